@@ -2,10 +2,12 @@
 
 Jobs are rows of arrays that grow. At a point of prices and level every job's mix is known, and how far prices may move
 until another mix may be cheaper. One job changes prices very little: so only the few jobs whose mix is in doubt enter
-the exact step (prices/crossover.py), and the other rows only contribute to sums of shares and to the certificate. If
-that fails, or if jobs are few, the whole problem is solved from the start. All answers are certified.
+the exact step (prices/descent_kernels.py), and the other rows only contribute to sums of shares and to the certificate.
+The step stays in a box of prices in which that is right; at its edge, a new point is chosen. If that fails, or if jobs
+are few, the whole problem is solved from the start. All answers are certified.
 
-Where the slowest job limits the level, only the rest of the GPUs is divided again, from the last prices.
+Where the slowest job limits the level, its need and that of the others are fixed, and only the rest of the GPUs is
+divided again, for the highest sum of values.
 """
 
 from __future__ import annotations
@@ -19,22 +21,44 @@ import numpy.typing as npt
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Certificate
-from gavelpy.model.arrays import VALUE_MAX, Floats, floats, require
+from gavelpy.model.arrays import VALUE_MAX, Floats, Ints, floats, require
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.certificate import GAP_MAX, VIOLATION_MAX
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin
 from gavelpy.solve.prices import engine
-from gavelpy.solve.prices.crossover import exact
 from gavelpy.solve.prices.engine import certificate_of
-from gavelpy.solve.prices.newton import Dual, Point
-from gavelpy.solve.prices.table import Modes, Proportional, Sweep, Table, kernels
-from gavelpy.solve.prices.vertex import Mix, as_left
+from gavelpy.solve.prices.table import Modes, Table, Tally, kernels
+from gavelpy.solve.prices.vertex import Mix
 from gavelpy.solve.solver import Solver
 
 _ROWS = 64  # allocated at first
-_ATTEMPTS = 3  # of the exact step before the problem is solved from the start
-_CENTRED = 1  # attempts after which the point stays
+_ATTEMPTS = 16  # of the exact step before the problem is solved from the start
+_IN_DOUBT, _IN_DOUBT_PER_TYPE = 32, 8  # jobs whose mixes may change before all are computed again
+_MANY = 16384  # jobs; with more, more are in doubt
+_GROWTH = 2
+_RADIUS = 0.05  # of the highest price: least unit of distance of a price
+_TIED = 1e-10
+_BOX_MAX = 0.3  # relative
+_FREE = 4e-12  # of the highest price: a type that costs no more is free
+
+
+@dataclass(eq=False)
+class _State:
+    """The last answer, and the point at which all mixes and margins are known."""
+
+    level: float
+    is_level: bool  # whether GPUs limit the level; if not, the slowest job does
+    money: float  # gain of a unit of value beyond the needs; 0 if GPUs limit the level
+    price: Floats  # (T,)
+    centre: Floats  # (T,) prices of the point
+    centre_level: float
+    radius: Floats  # (T,) of prices
+    half: float  # how far prices may move from there, as a part of the radius; jobs with a lower margin are in doubt
+    used: Floats  # (T,) GPUs of the jobs that are not in doubt, at `level`
+    drift: Floats  # (T,) more GPUs of them for a unit of level
+    ties: Ints  # (T, 5) row of each job with two corners, and their modes
+    ties_count: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,10 +96,9 @@ class LiveMaxMin:
         self._row: dict[str, int] = {}
         self._rate = np.zeros((_ROWS, T))  # in units of the best
         self._given = np.zeros((_ROWS, T))  # in steps/s
-        self._best, self._gpus, self._scale, self._margin = np.zeros((4, _ROWS))
+        self._best, self._gpus, self._scale, self._value, self._per_level, self._margin = np.zeros((6, _ROWS))
         self._low, self._high = np.zeros((2, _ROWS), np.int8)
-        self._point: Point | None = None  # at which mixes and margins are known
-        self._rest_price: Floats | None = None  # (T,) per unit of value, if the slowest job limited the last level
+        self._state: _State | None = None
 
     @property
     def job_ids(self) -> tuple[str, ...]:
@@ -100,6 +123,8 @@ class LiveMaxMin:
     def remove(self, job_id: str) -> None:
         """Removes a job."""
         row, last = self._row_of(job_id), len(self._ids) - 1
+        if self._state is not None:
+            self._forget(row, last)
         for column in self._columns():
             column[row] = column[last]
         moved = self._ids.pop()
@@ -120,19 +145,17 @@ class LiveMaxMin:
         if not J:
             zero = Certificate(0.0, 0.0, gap=0.0, violation=0.0, path="nothing runs", solve_s=0.0)
             return LiveAnswer(np.zeros((0, T)), np.zeros(T), zero)
-        table = Table(self._rate[:J], self._gpus[:J], np.ones(J), self._counts, np.zeros((0, T)))
-        value = self._scale[:J] * self._best[:J]
         if engine.CLASSES_MIN <= J:
-            for method, path in ((self._moved, "live"), (self._still_limited, "live"), (self._from_start, "prices")):
-                mix = method(table, value)
-                if mix is None:
+            for method in (self._moved, self._from_start):
+                answer = method(J)
+                if answer is None:
                     continue
-                answer = self._proved(mix, path)
-                if answer.certificate.gap <= GAP_MAX and answer.certificate.violation <= VIOLATION_MAX:
-                    self.solver.answers[path] += 1
+                found = answer.certificate
+                if found.gap <= GAP_MAX and found.violation <= VIOLATION_MAX:
+                    self.solver.answers[found.path] += 1
                     return answer
-                self.solver.falls[path] += 1
-                self._point = self._rest_price = None
+                self.solver.falls[found.path] += 1
+                self._state = None
         return self._by_the_ladder()
 
     def _by_the_ladder(self) -> LiveAnswer:
@@ -143,62 +166,111 @@ class LiveMaxMin:
         allocation = solve(problem, MaxMin(self._scale[:J].copy()), self.solver)
         return LiveAnswer(allocation.share, allocation.shadow_prices, allocation.certificate)
 
-    def _moved(self, table: Table, value: Floats) -> Mix | None:
-        """The answer from the point at which mixes are known; None if the exact step fails."""
-        if self._point is None:
-            return None
-        J, limit = len(value), float(value.min())
-        dual = Dual(table, Proportional(1.0 / value), level_max=limit)
-        need, slope = dual.needs.at(self._point.level)
-        if self._point.level >= limit:
-            return None
-        low, high = self._low[:J], self._high[:J]
-        used, drift = kernels(J).demand(table, low, high, need, slope)
-        known = Sweep(low, high, self._margin[:J], used, drift, np.zeros((0, 0)), 0.0, short=0)
-        vertex = exact(dual, self._point, self.solver, _ATTEMPTS, known)
-        if vertex is None or vertex.level >= limit * (1 - engine.AT_THE_LIMIT):
-            return None
-        mix = as_left(table, vertex, vertex.level)
-        if not (mix.price > 0).all():  # GPUs of free types must be given to some job
-            return None
-        if vertex.attempts > _CENTRED:
-            self._centre(dual, Point(vertex.price, vertex.level))
-        return mix
+    def _moved(self, J: int) -> LiveAnswer | None:
+        """The answer from the last one; None if there is none, or if the exact step fails."""
+        from gavelpy.solve.prices.descent_kernels import AT_THE_EDGE, FOUND
+        from gavelpy.solve.prices.event_kernels import vertex
 
-    def _still_limited(self, table: Table, value: Floats) -> Mix | None:
-        """The answer if the slowest job limited the last level and still does; None if that is not found."""
-        if self._rest_price is None:
+        s, T = self._state, len(self._counts)
+        if s is None:
             return None
-        found = engine.limited_again(table, value, self._rest_price, self.solver)
-        mix, self._rest_price = found or (None, None)
-        return mix
+        value = self._value[:J]
+        limit = float(value.min())
+        in_doubt = self._in_doubt()
+        if not s.is_level and limit != s.level:  # all needs change
+            s.level = limit
+            self._centre(s, in_doubt)
+        time, figures, spent = np.empty((J, T)), np.empty(5), np.empty(T)
+        for _ in range(_ATTEMPTS):
+            if s.is_level and s.level >= limit:
+                return None
+            end, level, s.ties_count = vertex(
+                self._rate[:J], self._gpus, value, self._per_level, self._low, self._high, self._margin, self._counts,
+                s.money, s.level, s.is_level, s.half, s.centre, s.radius, s.centre_level, s.used, s.drift, s.price,
+                s.ties, s.ties_count, time, figures, spent,
+            )  # fmt: skip
+            s.level = level
+            if end == FOUND:
+                return (
+                    None
+                    if s.is_level and level >= limit * (1 - engine.AT_THE_LIMIT)
+                    else self._live(s, time, figures, spent, int(value.argmin()))
+                )
+            if end != AT_THE_EDGE:
+                return None
+            in_doubt *= _GROWTH
+            self._centre(s, in_doubt)
+        return None
 
-    def _from_start(self, table: Table, value: Floats) -> Mix | None:
-        at, limit = (engine.REST, len(self._counts)), float(value.min())
+    def _live(self, s: _State, time: Floats, figures: Floats, spent: Floats, slowest: int) -> LiveAnswer:
+        """The answer with its certificate: if the slowest job limits the level, only its own time has a price."""
+        least, budgets, weights, sign, over = figures.tolist()
+        price = s.price.copy() if s.is_level else np.zeros(len(s.price))
+        if not s.is_level:
+            budgets, weights = 1.0, float(self._per_level[slowest])
+        t = Tally(least, 0.0, spent, budgets, 0.0, weights, sign, over, 0.0)
+        certificate, unit = certificate_of(t, price, self._counts, is_level=True, path="live")
+        return LiveAnswer(time, price / unit, certificate)
+
+    def _from_start(self, J: int) -> LiveAnswer | None:
+        table = Table(self._rate[:J], self._gpus[:J], np.ones(J), self._counts, np.zeros((0, len(self._counts))))
+        at, value = (engine.REST, len(self._counts)), self._value[:J]
         self.solver.points.pop(at, None)
         mix = engine.max_min(table, value, self.solver)
-        self._point = self._rest_price = None
-        if mix is not None and (mix.price > 0).all():
-            self._centre(Dual(table, Proportional(1.0 / value), level_max=limit), Point(mix.price, mix.level))
-        elif mix is not None and not mix.price.any() and at in self.solver.points:
-            self._rest_price = self.solver.points[at].price * value.max()
-        return mix
+        self._state = None
+        if mix is None:
+            return None
+        if (mix.price > 0).all():
+            self._begin(mix.level, mix.price, money=0.0)
+        elif not mix.price.any() and at in self.solver.points:
+            price = self.solver.points[at].price
+            self._begin(mix.level, np.where(price > _FREE * price.max(), price, 0.0), money=1.0 / float(value.max()))
+        return self._proved(mix)
 
-    def _centre(self, dual: Dual, point: Point) -> None:
-        """Computes all mixes and margins at a point."""
-        s = dual.swept(point.price, point.level)
-        J = len(s.margin)
-        self._low[:J], self._high[:J], self._margin[:J] = s.low, s.high, s.margin
-        self._point = point
+    def _begin(self, level: float, price: Floats, *, money: float) -> None:
+        T = len(price)
+        ties = np.zeros((T, 5), dtype=np.int64)
+        self._state = _State(
+            level, money == 0.0, money, price.copy(), price, level, price, 0.0, np.zeros(T), np.zeros(T), ties
+        )
+        self._centre(self._state, self._in_doubt())
 
-    def _proved(self, mix: Mix, path: str) -> LiveAnswer:
+    def _in_doubt(self) -> int:
+        more = max(1.0, (len(self._ids) / _MANY) ** 0.5)
+        return int((_IN_DOUBT + _IN_DOUBT_PER_TYPE * len(self._counts)) * more)
+
+    def _centre(self, state: _State, in_doubt: int) -> None:
+        """Computes all mixes and margins at the prices of the last answer."""
+        J = len(self._ids)
+        price = state.centre = state.price.copy()
+        state.centre_level, state.radius, state.half = state.level, np.maximum(price, _RADIUS * price.max()), np.inf
+        self._compute_mixes(0, J)
+        if in_doubt < J:
+            margin = np.sort(self._margin[:J])
+            tied = int(np.searchsorted(margin, _TIED))  # equal jobs: all have the same choice
+            edge = margin[min(max(in_doubt, 2 * tied), J - 1)]
+            state.half = min(float(edge) * (1 - 1e-9), _BOX_MAX)
+        state.used[:] = state.drift[:] = 0.0
+        self._count(0, J, 1.0)
+
+    def _count(self, first: int, last: int, factor: float) -> None:
+        """Adds the GPUs of some rows to the sums, or takes them away."""
+        from gavelpy.solve.prices.event_kernels import count
+
+        s = self._state
+        assert s is not None
+        count(
+            self._rate, self._gpus, self._per_level, first, last, s.level, s.is_level, self._low, self._high,
+            self._margin, s.half, factor, s.used, s.drift,
+        )  # fmt: skip
+
+    def _proved(self, mix: Mix) -> LiveAnswer:
         J, T = len(self._ids), len(self._counts)
         best, gpus, scale, none = self._best[:J], self._gpus[:J], self._scale[:J], np.zeros(J)
-        weight = mix.steepness / best
         t = kernels(J).tally(
-            self._given[:J], gpus, mix.time, weight, none, np.ones(T), mix.price, scale, none, best
+            self._given[:J], gpus, mix.time, mix.steepness / best, none, np.ones(T), mix.price, scale, none, best
         )  # fmt: skip
-        certificate, unit = certificate_of(t, mix.price, self._counts, is_level=True, path=path)
+        certificate, unit = certificate_of(t, mix.price, self._counts, is_level=True, path="prices")
         return LiveAnswer(mix.time, mix.price / unit, certificate)
 
     def _row_of(self, job_id: str) -> int:
@@ -214,27 +286,48 @@ class LiveMaxMin:
             if not 0 < figure <= VALUE_MAX:
                 raise InvalidInput(f"{name} of {job_id!r} must be > 0 and at most {VALUE_MAX:g}, got {figure!r}")
         best = float(given.max())
+        if self._state is not None and row < len(self._ids):
+            self._forget(row)
         self._given[row], self._rate[row], self._best[row] = given, given / best, best
-        self._scale[row], self._gpus[row] = scale, gpus
-        if self._point is not None:
-            self._compute_mix(row)
+        self._scale[row], self._gpus[row], self._value[row] = scale, gpus, scale * best
+        self._per_level[row] = 1.0 / self._value[row]
+        if self._state is not None:
+            self._compute_mixes(row, row + 1)
+            self._count(row, row + 1, 1.0)
 
-    def _compute_mix(self, row: int) -> None:
-        """Computes the mix of one job at the point."""
-        assert self._point is not None
-        one = slice(row, row + 1)
-        table = Table(self._rate[one], self._gpus[one], np.ones(1), self._counts, np.zeros((0, len(self._counts))))
-        per_level = 1.0 / (self._scale[one] * self._best[one])
-        level = self._point.level
-        s = kernels(len(self._ids)).sweep(table, level * per_level, per_level, self._point.price, 0.0, level)
-        self._low[row], self._high[row], self._margin[row] = s.low[0], s.high[0], s.margin[0]
+    def _compute_mixes(self, first: int, last: int) -> None:
+        """Computes mixes and margins of some rows at the point."""
+        from gavelpy.solve.prices.event_kernels import mixes
+
+        s = self._state
+        assert s is not None
+        mixes(
+            self._rate, self._gpus, self._value, first, last, s.money, s.centre_level, s.is_level, s.centre, s.radius,
+            self._low, self._high, self._margin,
+        )  # fmt: skip
+
+    def _forget(self, row: int, moved: int | None = None) -> None:
+        """Takes a row out of the sums and the ties; those of the row `moved` are then its."""
+        self._count(row, row + 1, -1.0)
+        s = self._state
+        assert s is not None
+        count = 0
+        for n in range(s.ties_count):
+            at = int(s.ties[n, 0])
+            if at != row:
+                s.ties[count] = s.ties[n]
+                s.ties[count, 0] = row if at == moved else at
+                count += 1
+        s.ties_count = count
 
     def _columns(self) -> tuple[Floats | Modes, ...]:
         return (
-            self._rate, self._given, self._best, self._gpus, self._scale, self._margin, self._low, self._high
+            self._rate, self._given, self._best, self._gpus, self._scale, self._value, self._per_level, self._margin,
+            self._low, self._high,
         )  # fmt: skip
 
     def _grow(self) -> None:
         (
-            self._rate, self._given, self._best, self._gpus, self._scale, self._margin, self._low, self._high
+            self._rate, self._given, self._best, self._gpus, self._scale, self._value, self._per_level, self._margin,
+            self._low, self._high,
         ) = (np.concatenate([c, np.zeros_like(c)]) for c in self._columns())  # fmt: skip

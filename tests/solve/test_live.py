@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
+from scipy.optimize import linprog
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import Floats
@@ -21,7 +23,7 @@ class World:
 
     def __init__(self, seed: int, jobs: int, gpu_counts: tuple[float, ...]) -> None:
         self._rng = np.random.default_rng(seed)
-        self._counts = gpu_counts
+        self.gpu_counts = gpu_counts
         self.live = LiveMaxMin(TYPES, gpu_counts)
         self.jobs: dict[str, tuple[Floats, float, float]] = {}
         self._serial = 0
@@ -52,7 +54,7 @@ class World:
     def from_scratch(self) -> float:
         """The same jobs' best level, by the whole ladder."""
         rates, scales, gpus = (np.array(figures) for figures in zip(*self.jobs.values(), strict=True))
-        problem = AllocationProblem.of(list(self.jobs), TYPES, self._counts, rates, gpus=gpus)
+        problem = AllocationProblem.of(list(self.jobs), TYPES, self.gpu_counts, rates, gpus=gpus)
         return solve(problem, MaxMin(scales)).certificate.objective
 
     def _figures(self) -> tuple[Floats, float, float]:
@@ -155,3 +157,89 @@ def test_bad_figures_are_refused_and_change_nothing() -> None:
         live.remove("c")
 
     assert live.job_ids == ("a",)
+
+
+def _best_by_a_plain_program(world: World) -> tuple[float, float]:
+    """The highest level and, at that level, the highest sum of values, by HiGHS on the whole linear program."""
+    rates, scales, gpus = (np.array(figures) for figures in zip(*world.jobs.values(), strict=True))
+    value = (rates * scales[:, None]).ravel()
+    J, T = rates.shape
+    entry, job = np.arange(J * T), np.repeat(np.arange(J), T)
+    time = sp.csr_array((np.ones(J * T), (job, entry)), shape=(J, J * T + 1))
+    part = gpus[job] / np.tile(np.array(world.gpu_counts), J)
+    load = sp.csr_array((part, (np.tile(np.arange(T), J), entry)), shape=(T, J * T + 1))
+    had = sp.csr_array((-value, (job, entry)), shape=(J, J * T + 1))
+    level = sp.csr_array((np.ones(J), (np.arange(J), np.full(J, J * T))), shape=(J, J * T + 1))
+    matrix, limit = sp.vstack([time, load, had + level]), np.append(np.ones(J + T), np.zeros(J))
+    bounds = [(0.0, None if v > 0 else 0.0) for v in value]
+    highest = linprog(np.append(np.zeros(J * T), -1.0), matrix, limit, bounds=[*bounds, (0.0, None)])
+    near = (-highest.fun * (1 - 1e-9), None)
+    most = linprog(np.append(-value, 0.0), matrix, limit, bounds=[*bounds, near])
+    return -highest.fun, -most.fun
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_live_answers_are_those_of_a_plain_linear_program(seed: int) -> None:
+    rng = np.random.default_rng(100 + seed)
+    jobs = int(rng.integers(70, 160))
+    counts = (jobs * rng.choice([0.1, 0.33, 0.6, 1.0]) * rng.uniform(0.5, 1.5, 3)).round(1)
+    world = World(seed, jobs, (counts[0], counts[1], counts[2]))
+
+    for _ in range(5):
+        for _ in range(int(rng.integers(1, 4))):
+            world.step()
+        answer = world.live.solve()
+        best, most = _best_by_a_plain_program(world)
+        rates, scales, gpus = (
+            np.array([world.jobs[job][figure] for job in world.live.job_ids]) for figure in range(3)
+        )  # fmt: skip
+        values = scales * (rates * answer.share).sum(axis=1)
+        assert values.min() == pytest.approx(best, rel=2e-8)
+        assert values.sum() == pytest.approx(most, rel=1e-7)
+        assert (gpus @ answer.share <= counts * (1 + 1e-9)).all()
+        assert answer.certificate.objective == pytest.approx(values.min(), rel=1e-12)
+        assert answer.certificate.gap <= 1e-9
+
+
+@pytest.mark.parametrize("gpu_counts", [(30.0, 30.0, 30.0), (110.0, 150.0, 130.0)])
+def test_sums_stay_exact_over_thousands_of_events(gpu_counts: tuple[float, float, float]) -> None:
+    world = World(5, 300, gpu_counts)
+
+    gaps, overs = [], []
+    for _ in range(3000):
+        world.step()
+        answer = world.live.solve()
+        gpus = np.array([world.jobs[job][2] for job in world.live.job_ids])
+        overs.append(float((gpus @ answer.share / np.array(gpu_counts)).max()) - 1.0)
+        gaps.append(max(answer.certificate.gap, answer.certificate.violation))
+
+    assert max(gaps) <= 1e-9
+    assert max(overs) <= 1e-11
+    assert world.live.solver.answers["live"] >= 2700
+    assert not world.live.solver.falls
+    assert values_of(world).min() == pytest.approx(world.from_scratch(), rel=1e-9)
+
+
+def values_of(world: World) -> Floats:
+    """Scaled rates of all jobs."""
+    share = world.live.solve().share
+    return np.array(
+        [world.jobs[job][1] * (world.jobs[job][0] @ share[row]) for row, job in enumerate(world.live.job_ids)]
+    )
+
+
+def test_equal_jobs_are_answered_live() -> None:
+    live = LiveMaxMin(TYPES, (20.0, 20.0, 20.0))
+    for number in range(200):
+        live.add(f"job-{number}", [(4.0, 3.0, 1.0), (9.0, 2.0, 1.0)][number % 2], scale=1.0)
+    live.solve()
+
+    for number in range(40):
+        live.remove(f"job-{number}")
+        certificate = live.solve().certificate
+        assert certificate.gap <= 1e-9
+        assert certificate.violation <= 1e-9
+    problem = AllocationProblem.of(
+        [str(n) for n in range(160)], TYPES, (20.0, 20.0, 20.0), [(4.0, 3.0, 1.0), (9.0, 2.0, 1.0)] * 80
+    )
+    assert certificate.objective == pytest.approx(solve(problem, MaxMin(np.ones(160))).certificate.objective)

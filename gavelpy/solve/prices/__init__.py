@@ -6,6 +6,10 @@ Modules:
     table               jobs and needs as arrays, and the choice between the two kernels
     numpy_kernels       the loops over jobs in numpy, for few jobs
     numba_kernels       the same in numba, for many
+    event_kernels       live problems, in numba: sums over jobs, and the answer after an event
+    descent_kernels     from the last vertex of prices to the next
+    kink_kernels        the equations of a vertex
+    corner_kernels      modes and mixes of a job
     newton              approximate prices: Newton's method on the dual function, HiGHS or the interior point
     crossover           from approximate prices to the exact optimum, by small linear programs
     vertex              the optimum as a function of its structure, so that the way there changes no byte

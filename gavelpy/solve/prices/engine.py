@@ -236,20 +236,6 @@ def _at_the_limit(table: Table, value: Floats, limit: float, solver: Solver, *, 
     return None if rest is None else _limited(rest, value)
 
 
-def limited_again(table: Table, value: Floats, price: Floats, solver: Solver) -> tuple[Mix, Floats] | None:
-    """The answer if the slowest job limits the level, and prices of GPUs, (T,), to continue from.
-
-    `price`: where to begin, per unit of value. After such an answer of `max_min`, `solver.points` has one under REST,
-    per unit of the highest value. None if the level is lower, or if the answer is not found near these prices.
-    """
-    limit, most = float(value.min()), float(value.max())
-    dual = _rest(table, value, np.minimum(limit / value, 1.0), table.gpu_counts)
-    vertex = exact(dual, Point(price / most, 0.0), solver)
-    if vertex is None:
-        return None
-    return _limited(as_left(dual.table, vertex, 0.0), value), vertex.price * most
-
-
 def _limited(rest: Mix, value: Floats) -> Mix:
     """Times with the duals of a level that the slowest job limits: only its own time has a price."""
     slowest = np.zeros(len(value))

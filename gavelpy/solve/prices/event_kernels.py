@@ -1,0 +1,220 @@
+"""One event of a live problem in numba: sums over the jobs, the exact step over those in doubt, and all times.
+
+A pass over all jobs writes the times, the sums for the certificate from these times, and those from which the next
+event starts: between two answers the sums change by the rows of one event only, so rounding does not add up.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from gavelpy.solve.prices.corner_kernels import inner
+from gavelpy.solve.prices.descent_kernels import AT_THE_EDGE, FOUND, search
+from gavelpy.solve.prices.numba_kernels import _hull, _margin_at_vertex, _margin_on_edge
+
+_BLOCK = 1024  # rows; partial sums reduce rounding
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def mixes(  # type: ignore[no-untyped-def]
+    rate, gpus, value, first, last, money, level, is_level, price, radius, low, high, margin
+):
+    """The mixes and margins of some rows at prices (T,): the need is level / value, a value has `money` as its gain.
+
+    A margin is the least part of `radius` (T,) by which prices may move until another mix may be cheaper.
+    """
+    T = rate.shape[1]
+    cost, swap, none = np.empty(T), np.empty(T), np.empty((T, T))
+    for i in range(first, last):
+        need = min(level / value[i], 1.0)
+        rises = need if is_level else 0.0
+        for t in range(T):
+            cost[t] = gpus[i] * price[t] - money * value[i] * rate[i, t]
+        a, b, lacking = _hull(rate[i], cost, need, T)
+        low[i], high[i] = a, b
+        if lacking:
+            margin[i] = 0.0
+        elif a == b:
+            margin[i] = _margin_at_vertex(a, rate[i], cost, radius, gpus[i], 0.0, need, rises, 0.0, none)
+        else:
+            margin[i] = _margin_on_edge(
+                a, b, rate[i], cost, radius, gpus[i], 0.0, need, rises, 0.0, money > 0.0, 0.0, none, swap
+            )
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def count(  # type: ignore[no-untyped-def]
+    rate, gpus, per_level, first, last, level, is_level, low, high, margin, half, factor, used, drift
+):
+    """Adds `factor` times the GPUs that some rows use at a level, (T,), and that they use more for a unit of level.
+
+    Rows whose margin is at most `half` are in doubt, and not counted.
+    """
+    block_used, block_drift = np.zeros(len(used)), np.zeros(len(used))
+    for start in range(first, last, _BLOCK):
+        for t in range(len(used)):
+            block_used[t] = block_drift[t] = 0.0
+        for i in range(start, min(start + _BLOCK, last)):
+            if margin[i] > half:
+                _count_one(rate, gpus[i], per_level[i], i, level, low[i], high[i], block_used, block_drift)
+        for t in range(len(used)):
+            used[t] += factor * block_used[t]
+            drift[t] += factor * block_drift[t] if is_level else 0.0
+
+
+@inner
+def _count_one(rate, gpus, per_level, i, level, a, b, used, drift):  # type: ignore[no-untyped-def]
+    """Adds the GPUs of one row; returns the times in its low and its high mode."""
+    if a == b:
+        if a >= 0:
+            used[a] += gpus
+        return 0.0, 1.0
+    a_rate = rate[i, a] if a >= 0 else 0.0
+    rise = 1.0 / (rate[i, b] - a_rate)
+    theta = min(max((min(level * per_level, 1.0) - a_rate) * rise, 0.0), 1.0)
+    slope = gpus * per_level * rise
+    used[b] += gpus * theta
+    drift[b] += slope
+    if a >= 0:
+        used[a] += gpus * (1.0 - theta)
+        drift[a] -= slope
+    return 1.0 - theta, theta
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def vertex(  # type: ignore[no-untyped-def]
+    rate, gpus, value, per_level, low, high, margin, gpu_counts, money, level, is_level,
+    half, centre, radius, centre_level, used, drift, price, ties, ties_count, time, figures, spent,
+):  # fmt: skip
+    """The optimum if prices stay within `half` of a radius of the centre: times (J, T), and sums for a certificate.
+
+    Jobs whose margin is above `half` keep their modes; `used` and `drift` (T,) are the sums of `count` over them, and
+    are computed again. `price` (T,) and `ties` (T, 5) are those of the last answer and become those of this one; a tie
+    is a row with the modes of two corners. Returns how it ended, level, ties. `figures` and `spent`: see `_written`.
+    """
+    J, T = rate.shape
+    S = 0
+    for i in range(J):
+        S += margin[i] <= half
+    rows = np.empty(S, np.int64)
+    k = 0
+    for i in range(J):
+        if margin[i] <= half:
+            rows[k] = i
+            k += 1
+    some_rate, some_value, load, at = np.empty((S, T)), np.empty(S), np.empty((S, T)), np.empty(T, np.int64)
+    for k in range(S):
+        i = rows[k]
+        some_value[k] = value[i]
+        for t in range(T):
+            some_rate[k, t], load[k, t] = rate[i, t], gpus[i] / gpu_counts[t]
+    found = 0
+    for n in range(ties_count):
+        k = np.searchsorted(rows, ties[n, 0])
+        if k < S and rows[k] == ties[n, 0]:
+            for m in range(5):
+                ties[found, m] = ties[n, m]
+            at[found] = k
+            found += 1
+    for n in range(found):
+        ties[n, 0] = at[n]
+    whole, lowest, highest, spare, rise = np.empty(T), np.empty(T), np.empty(T), np.empty(T), np.empty(T)
+    for t in range(T):
+        W = gpu_counts[t]
+        whole[t], spare[t], rise[t] = price[t] * W, (W - used[t]) / W, drift[t] / W
+        lowest[t], highest[t] = W * (centre[t] - half * radius[t]), W * (centre[t] + half * radius[t])
+    times, steepness = np.zeros((S, T)), np.zeros(S)
+    end, level, found = search(
+        some_rate, load, some_value, money, level, is_level, spare, rise,
+        lowest, highest, centre_level * (1.0 - half), centre_level * (1.0 + half), whole, ties, found,
+        times, steepness,
+    )  # fmt: skip
+    for n in range(found):
+        ties[n, 0] = rows[ties[n, 0]]
+    for t in range(T):
+        price[t] = whole[t] / gpu_counts[t]
+    if end == FOUND and not _is_near(price, centre, half, radius, is_level):
+        end = AT_THE_EDGE
+    if end == FOUND:
+        _written(
+            rate, gpus, value, per_level, low, high, level, is_level, price, rows, times, steepness,
+            used, drift, time, figures, spent,
+        )  # fmt: skip
+    return end, level, found
+
+
+@inner
+def _is_near(price, centre, half, radius, is_level):  # type: ignore[no-untyped-def]
+    """Whether jobs that are not in doubt have the right modes at these prices, (T,)."""
+    unit = 1.0
+    if is_level:  # only ratios of prices count
+        unit = 0.0
+        for t in range(len(price)):
+            unit += centre[t] / price[t] / len(price)
+    near = True
+    for t in range(len(price)):
+        near &= abs(price[t] * unit - centre[t]) <= half * radius[t]
+    return near
+
+
+@inner
+def _written(  # type: ignore[no-untyped-def]
+    rate, gpus, value, per_level, low, high, level, is_level, price, rows, times, steepness,
+    used, drift, time, figures, spent,
+):  # fmt: skip
+    """Writes the times of all jobs, the sums of `count` at this level, and those of a certificate from the times.
+
+    figures: least value, budgets, weights, largest time below zero, above 1; spent (T,): GPUs. See `table.Tally`.
+    """
+    J, T = rate.shape
+    k = 0
+    least, budgets, weights, sign, over = np.inf, 0.0, 0.0, 0.0, 0.0
+    block_used, block_drift, block_doubt = np.zeros(T), np.zeros(T), np.zeros(T)
+    for t in range(T):
+        used[t] = drift[t] = spent[t] = 0.0
+    for start in range(0, J, _BLOCK):
+        for t in range(T):
+            block_used[t] = block_drift[t] = block_doubt[t] = 0.0
+        some_budgets, some_weights = 0.0, 0.0
+        for i in range(start, min(start + _BLOCK, J)):
+            had, steep = 0.0, 0.0
+            if k < len(rows) and i == rows[k]:
+                whole, steep = 0.0, steepness[k]
+                for t in range(T):
+                    x = times[k, t]
+                    time[i, t] = x
+                    had += rate[i, t] * x
+                    whole += x
+                    block_doubt[t] += gpus[i] * x
+                    sign = max(sign, -x if rate[i, t] > 0.0 else abs(x))
+                over = max(over, whole - 1.0)
+                k += 1
+            else:
+                for t in range(T):
+                    time[i, t] = 0.0
+                a, b = low[i], high[i]
+                slow, fast = _count_one(rate, gpus[i], per_level[i], i, level, a, b, block_used, block_drift)
+                if a >= 0:
+                    time[i, a] = slow
+                    had = slow * rate[i, a]
+                if b >= 0:
+                    time[i, b] = fast
+                    had = fast * rate[i, b] + (had if a != b else 0.0)
+                if is_level and a != b:
+                    climb = price[b] - price[a] if a >= 0 else price[b]
+                    steep = max(gpus[i] * climb / (rate[i, b] - (rate[i, a] if a >= 0 else 0.0)), 0.0)
+            least = min(least, value[i] * had)
+            if is_level:
+                budget = 0.0
+                for t in range(T):
+                    budget = max(budget, rate[i, t] * steep - gpus[i] * price[t] if rate[i, t] > 0.0 else 0.0)
+                some_budgets += budget
+                some_weights += steep * per_level[i]
+        for t in range(T):
+            used[t] += block_used[t]
+            spent[t] += block_used[t] + block_doubt[t]
+            drift[t] += block_drift[t] if is_level else 0.0
+        budgets += some_budgets
+        weights += some_weights
+    figures[0], figures[1], figures[2], figures[3], figures[4] = least, budgets, weights, sign, over
