@@ -8,12 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gavelpy.errors import SolverFailed
 from gavelpy.estimator.kinds import Key, key_of
-from gavelpy.estimator.online import ThroughputEstimator
 from gavelpy.estimator.probes import (
     Candidates,
     PairCandidates,
@@ -34,6 +34,9 @@ from gavelpy.model.problem import AllocationProblem, BlindView
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.policies.base import Policy
 from gavelpy.solve.solver import Solver
+
+if TYPE_CHECKING:
+    from gavelpy.estimator.online import ThroughputEstimator
 
 PAIR_QUANTILE = 0.15  # of the rate of a co-located job relative to its rate alone
 SHARE_UNIT = 2.0**-24  # the tie rule rounds shares down to multiples of this

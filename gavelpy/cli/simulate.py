@@ -212,6 +212,8 @@ def _record(gpus_per_node: int, throughputs: Path | None, preset: str, **flags: 
 
 def check_report(path: Path | None, figures: Path | None) -> None:
     """Raises InvalidInput if an extra is missing, or the file or the directory cannot be written."""
+    if path is None and figures is None:
+        return
     from gavelpy.report import html
 
     if path is not None:
@@ -268,13 +270,15 @@ def _pairs(table: ThroughputTable, path: Path | None) -> ThroughputTable:
 
 
 def _learning(estimate: bool, claims_off: float | None, profile_gpu_s: float | None) -> Learning | None:
-    from gavelpy.simulator.estimation import Learning
-
     if not estimate and claims_off is not None:
         raise InvalidInput(f"--claims-off needs --estimate, got --claims-off {claims_off:g} without")
     if not estimate and profile_gpu_s is not None:
         raise InvalidInput(f"--profile-gpu-s needs --estimate, got --profile-gpu-s {profile_gpu_s:g} without")
-    return Learning(claims_off or 0.0, profile_gpu_s or 0.0) if estimate else None
+    if not estimate:
+        return None
+    from gavelpy.simulator.estimation import Learning
+
+    return Learning(claims_off or 0.0, profile_gpu_s or 0.0)
 
 
 def _cluster(text: str, gpus_per_node: int, prices: str | None) -> Cluster:

@@ -19,15 +19,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gavelpy.errors import InvalidInput
 from gavelpy.estimator.gaussian import Blocks
 from gavelpy.estimator.kinds import Key
-from gavelpy.estimator.pairs import Slowdowns
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.problem import AllocationProblem
+
+if TYPE_CHECKING:
+    from gavelpy.estimator.pairs import Slowdowns
 
 WORTH_MIN = 0.01  # least gain per GPU-second of a probe
 READING_SD = 0.05  # of the log rate that a probe measures

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gavelpy.engine import Engine
 from gavelpy.errors import InvalidInput
@@ -15,10 +15,12 @@ from gavelpy.model.job import Trace
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.policies.base import PolicyRun as PolicyRun
 from gavelpy.policies.base import planned_over_rounds, policy_from
-from gavelpy.simulator.estimation import Estimation, Learning
 from gavelpy.simulator.metrics import SimulationResult, with_fairness
 from gavelpy.simulator.settings import SimulationSettings
 from gavelpy.simulator.simulate import Progress, Simulation
+
+if TYPE_CHECKING:
+    from gavelpy.simulator.estimation import Estimation, Learning
 
 ISOLATED = "isolated"
 
@@ -69,7 +71,7 @@ def compare(
     if isolated is None:
         return results
     extra_s = 0.0 if ISOLATED in labels else isolated.metrics.cpu_s
-    return {label: _fair(results[label], isolated, extra_s) for label in labels}
+    return {label: with_fairness(results[label], isolated, extra_s) for label in labels}
 
 
 def simulate(
@@ -124,8 +126,3 @@ def _journaled(simulation: Simulation, run: PolicyRun, directory: Path | None) -
     with JournalWriter(directory / f"{name}.journal") as journal:
         simulation.observers.append(journal.append)
         return simulation.run()
-
-
-def _fair(result: SimulationResult, isolated: SimulationResult, extra_s: float) -> SimulationResult:
-    metrics, jobs = with_fairness(replace(result.metrics, cpu_fairness_s=extra_s), result.jobs, isolated.jobs)
-    return replace(result, metrics=metrics, jobs=jobs, isolated_stalled=isolated.stalled)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,18 +63,47 @@ class SimulationResult:
 
     label: str  # "name" or "name@blind"
     metrics: RunMetrics
-    jobs: (
-        pd.DataFrame
-    )  # index job; arrival_s first_start_s finish_s jct_s gpus weight job_type ftf preemptions migrations
-    #                     gpu_s measured reason
-    leases: pd.DataFrame  # one row per stay on the same GPUs: job gpu_type gpus start_s end_s; pairs overlap
-    sharing: pd.DataFrame  # one row per time of two jobs on the same GPUs: job partner gpu_type gpus start_s end_s
-    shares: pd.DataFrame  # one row per job and type: job gpu_type owed_s received_s, alone and co-located
-    utilization: pd.DataFrame  # index time_s; one column per GPU type: fraction leased
-    marginal_values: pd.DataFrame  # index time_s of an allocation; one column per GPU type; empty for rules
+    history: History
+    measured: Bools  # (J,) jobs that count
+    reasons: Mapping[int, str]  # why jobs have not finished, by serial
+    allocation_values: Sequence[tuple[float, Mapping[str, float]]]  # time and marginal values of each allocation
     parameters: dict[str, Any]
+    ftf: Floats | None = None  # (J,) finish-time fairness, if it is known
     stalled: str = ""  # why the run ended with unfinished jobs: no job gained a step any more
     isolated_stalled: str = ""  # the same for the run under `isolated`: finish-time fairness is incomplete
+
+    @cached_property
+    def jobs(self) -> pd.DataFrame:
+        """Index job; arrival_s first_start_s finish_s jct_s gpus weight job_type deadline_s ftf preemptions ...
+
+        Then migrations gpu_s measured reason.
+        """
+        return _jobs_frame(self)
+
+    @cached_property
+    def leases(self) -> pd.DataFrame:
+        """One row per stay on the same GPUs: job gpu_type gpus start_s end_s; pairs overlap."""
+        return leases_frame(self.history)
+
+    @cached_property
+    def sharing(self) -> pd.DataFrame:
+        """One row per time of two jobs on the same GPUs: job partner gpu_type gpus start_s end_s."""
+        return sharing_frame(self.history)
+
+    @cached_property
+    def shares(self) -> pd.DataFrame:
+        """One row per job and type: job gpu_type owed_s received_s, alone and co-located."""
+        return shares_frame(self.history)
+
+    @cached_property
+    def utilization(self) -> pd.DataFrame:
+        """Index time_s; one column per GPU type: fraction leased."""
+        return utilization_frame(self.history)
+
+    @cached_property
+    def marginal_values(self) -> pd.DataFrame:
+        """Index time_s of an allocation; one column per GPU type; empty for rules."""
+        return marginal_values_frame(self.allocation_values)
 
 
 @dataclass(frozen=True)
@@ -86,12 +116,12 @@ class Effort:
     cpu_solve_s: float
 
 
-def jobs_frame(history: History, measured: Bools, reasons: Mapping[int, str]) -> pd.DataFrame:
-    """One row per job; see SimulationResult.jobs. `measured` (J,) marks the jobs that count."""
+def _jobs_frame(result: SimulationResult) -> pd.DataFrame:
+    """One row per job; see SimulationResult.jobs."""
     import pandas as pd
 
-    n = history.count
-    specs = history.specs
+    history = result.history
+    n, specs = history.count, history.specs
     return pd.DataFrame(
         {
             "arrival_s": history.arrival_s[:n],
@@ -102,22 +132,25 @@ def jobs_frame(history: History, measured: Bools, reasons: Mapping[int, str]) ->
             "weight": [s.weight for s in specs],
             "job_type": [s.job_type for s in specs],
             "deadline_s": [s.deadline_s for s in specs],
-            "ftf": np.full(n, math.nan),
+            "ftf": np.full(n, math.nan) if result.ftf is None else result.ftf,
             "preemptions": history.preemptions[:n],
             "migrations": history.migrations[:n],
             "gpu_s": history.gpu_s[:n],
-            "measured": measured[:n],
-            "reason": [reasons.get(row, "") for row in range(n)],
+            "measured": result.measured[:n],
+            "reason": [result.reasons.get(row, "") for row in range(n)],
         },
         index=pd.Index([s.id for s in specs], name="job"),
     )
 
 
-def metrics(history: History, jobs: pd.DataFrame, effort: Effort) -> RunMetrics:
-    """Metrics of one run, without fairness: see `with_fairness`."""
-    chosen = jobs[jobs["measured"]]
-    jct_s = chosen["jct_s"].dropna().to_numpy()
-    overdue = chosen["jct_s"].fillna(history.now_s - chosen["arrival_s"]) > chosen["deadline_s"]
+def metrics(history: History, measured: Bools, effort: Effort) -> RunMetrics:
+    """Metrics of one run, without fairness: see `with_fairness`. `measured` (J,) marks the jobs that count."""
+    n, chosen = history.count, np.flatnonzero(measured[: history.count])
+    all_jct_s = history.finish_s[chosen] - history.arrival_s[chosen]
+    is_over = ~np.isnan(all_jct_s)
+    jct_s = all_jct_s[is_over]
+    deadline_s = np.array([history.specs[row].deadline_s for row in chosen.tolist()], dtype=np.float64)
+    overdue = np.where(is_over, all_jct_s, history.now_s - history.arrival_s[chosen]) > deadline_s
     _, gpus, _, starts, ends = history.leased_intervals()
     gpu_s = (ends - starts) * gpus
     available_gpu_s = sum(history.gpu_counts) * history.now_s
@@ -134,8 +167,8 @@ def metrics(history: History, jobs: pd.DataFrame, effort: Effort) -> RunMetrics:
         ftf_worst=math.nan,
         ftf_mean=math.nan,
         deadline_misses=int(overdue.sum()),
-        preemptions=int(jobs["preemptions"].sum()),
-        migrations=int(jobs["migrations"].sum()),
+        preemptions=int(history.preemptions[:n].sum()),
+        migrations=int(history.migrations[:n].sum()),
         rounds=effort.rounds,
         solves=history.solves,
         jobs_measured=len(jct_s),
@@ -146,13 +179,19 @@ def metrics(history: History, jobs: pd.DataFrame, effort: Effort) -> RunMetrics:
     )
 
 
-def with_fairness(found: RunMetrics, jobs: pd.DataFrame, isolated: pd.DataFrame) -> tuple[RunMetrics, pd.DataFrame]:
-    """Metrics and jobs with finish-time fairness relative to the `isolated` run; jobs align by id."""
-    ftf = (jobs["jct_s"] / isolated["jct_s"].reindex(jobs.index)).where(jobs["measured"])
-    known = ftf.dropna()
+def with_fairness(result: SimulationResult, isolated: SimulationResult, extra_s: float) -> SimulationResult:
+    """The result with finish-time fairness relative to the `isolated` run of the same trace.
+
+    `extra_s`: CPU time of that run, if it was made for this only.
+    """
+    both = min(result.history.count, isolated.history.count)  # a run may end before the last arrivals
+    jct_s, jct_isolated_s = (one.history.finish_s[:both] - one.history.arrival_s[:both] for one in (result, isolated))
+    ftf = np.full(result.history.count, math.nan)
+    ftf[:both] = np.where(result.measured[:both], jct_s / jct_isolated_s, math.nan)
+    known, found = ftf[~np.isnan(ftf)], replace(result.metrics, cpu_fairness_s=extra_s)
     if len(known):
         found = replace(found, ftf_worst=float(known.max()), ftf_mean=float(known.mean()))
-    return found, jobs.assign(ftf=ftf)
+    return replace(result, metrics=found, ftf=ftf, isolated_stalled=isolated.stalled)
 
 
 def leases_frame(history: History) -> pd.DataFrame:

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -49,10 +49,12 @@ from gavelpy.model.throughput import ThroughputTable
 from gavelpy.policies.base import varies_with_time
 from gavelpy.simulator import metrics
 from gavelpy.simulator.cluster import CoLocation, VirtualCluster, co_location_of
-from gavelpy.simulator.estimation import Estimation
 from gavelpy.simulator.metrics import SimulationResult, with_probes_made
 from gavelpy.simulator.settings import SimulationSettings
 from gavelpy.simulator.virtual_scheduler import NodeEvent, VirtualScheduler
+
+if TYPE_CHECKING:
+    from gavelpy.simulator.estimation import Estimation
 
 TURNS_MAX = 10  # of each job, without a step by any job
 LEASES_MIN = 100
@@ -229,16 +231,13 @@ class Simulation(VirtualScheduler):
         is_stalled = self._is_stalled()
         if is_stalled:
             why |= dict.fromkeys(np.flatnonzero(self.stall.lost_turns).tolist(), OF_JOB)
-        jobs = metrics.jobs_frame(history, self.measured, why)
         return SimulationResult(
             label=self.label,
-            metrics=with_probes_made(metrics.metrics(history, jobs, effort), self.engine.profiled, history),
-            jobs=jobs,
-            leases=metrics.leases_frame(history),
-            sharing=metrics.sharing_frame(history),
-            shares=metrics.shares_frame(history),
-            utilization=metrics.utilization_frame(history),
-            marginal_values=metrics.marginal_values_frame(self.marginal_values),
+            metrics=with_probes_made(metrics.metrics(history, self.measured, effort), self.engine.profiled, history),
+            history=history,
+            measured=self.measured,
+            reasons=why,
+            allocation_values=self.marginal_values,
             parameters=self._parameters(),
             stalled=self.stall.reason(history, self.settings) if is_stalled else "",
         )

@@ -56,6 +56,15 @@ def test_small_allocation_loads_neither_scipy_nor_the_simulator(gavel: Gavel, po
     assert loaded & {"gavelpy.simulator", "gavelpy.mechanism", "gavelpy.engine"} == set()
 
 
+def test_simulation_loads_neither_frames_nor_scipy_nor_the_estimator_that_learns(gavel: Gavel) -> None:
+    code, loaded = loaded_by("simulate", gavel.trace(), "--cluster", "v100:2,k80:2", "--fairness")
+
+    assert code == 0
+    assert {"numpy", "gavelpy.simulator.compare"} <= loaded
+    assert loaded & {"pandas", "scipy", "numba", "cvxpy", "grpc", "pydantic", "rich.markdown"} == set()
+    assert loaded & {"gavelpy.estimator.online", "gavelpy.simulator.estimation", "gavelpy.report.html"} == set()
+
+
 @pytest.mark.parametrize("worker", ["engine_worker", "forecast_worker"])
 def test_worker_of_the_scheduler_starts_without_scipy(worker: str) -> None:
     program = f"import sys, gavelpy.runtime.daemon.engine.{worker}; print(*sys.modules)"
