@@ -36,7 +36,7 @@ def allocate(
     """
     from gavelpy.model.explanation import explanation
     from gavelpy.model.problem import BlindView
-    from gavelpy.policies.base import goal_of, policy_from
+    from gavelpy.policies.base import goal_of, not_used, policy_from
     from gavelpy.traces.problem_json import read_problem
 
     chosen = p.runs(policy, blind=blind)
@@ -52,10 +52,13 @@ def allocate(
     stuck = reasons(given)
     explained = explanation(answer) if explain else None
     _warn(answer)
+    if unused := not_used(chosen_policy, given):
+        notify(f"note: {run.policy} does not use {', '.join(each.in_words for each in unused)}: they change nothing")
     if output is Output.JSON:
         document: dict[str, Any] = answer.to_json(run.policy)
         document["gain_of_one_more_gpu"] = _gains(answer, goal_of(chosen_policy))
-        extra = {"explanation": explained.to_json()} if explained else {}
+        extra: dict[str, Any] = {"explanation": explained.to_json()} if explained else {}
+        extra |= {"not_used": unused} if unused else {}
         echo_json(document | ({"reasons": stuck} if stuck else {}) | extra)
     else:
         why = [explained.text(job) for job in range(given.job_count)] if explained else []

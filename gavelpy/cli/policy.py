@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,23 +20,28 @@ app = typer.Typer(invoke_without_command=True, rich_markup_mode="rich")
 
 
 def policies(output: o.OutputOption = Output.TABLE) -> None:
-    """List the available policies, with what each optimises and guarantees.
+    """List the available policies, with what each optimises, guarantees and uses.
 
     \b
     Examples:
       gavel policies
       gavel policies -o json
     """
-    from gavelpy.policies.base import Guarantee, aliases, guarantees_of, registered
+    from gavelpy.policies.base import Guarantee, ProblemInput, aliases, guarantees_of, registered, uses_of
 
-    others = {name: [alias for alias, own in aliases().items() if own == name] for name in registered()}
-    listed = [
-        (name, others[name], policy.summary, [g for g in Guarantee if g in guarantees_of(policy)])
-        for name, policy in registered().items()
-    ]
+    listed = []
+    for name, policy in registered().items():
+        uses = uses_of(policy())
+        entry: dict[str, Any] = {  # Any: texts and lists
+            "name": name,
+            "aliases": [alias for alias, own in aliases().items() if own == name],
+            "summary": policy.summary,
+            "guarantees": [each for each in Guarantee if each in guarantees_of(policy)],
+            "uses": None if uses is None else [each for each in ProblemInput if each in uses],
+        }
+        listed.append(entry)
     if output is Output.JSON:
-        keys = ("name", "aliases", "summary", "guarantees")
-        echo_json_list("policies", [dict(zip(keys, entry, strict=True)) for entry in listed])
+        echo_json_list("policies", listed)
         return
     from rich import box
     from rich.table import Table
@@ -44,10 +49,13 @@ def policies(output: o.OutputOption = Output.TABLE) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("policy", style="bold", no_wrap=True)
     table.add_column("aliases", no_wrap=True)
-    table.add_column("summary")
-    table.add_column("guarantees")
-    for name, also, summary, guarantees in listed:
-        table.add_row(name, ", ".join(also), summary, ", ".join(g.in_words for g in guarantees))
+    for heading in ("summary", "guarantees", "uses"):
+        table.add_column(heading)
+    for entry in listed:
+        lists = [", ".join(each.in_words for each in entry[key] or ()) for key in ("guarantees", "uses")]
+        if entry["uses"] is None:
+            lists[1] = "not declared"
+        table.add_row(entry["name"], ", ".join(entry["aliases"]), entry["summary"], *lists)
     console().print(table)
 
 

@@ -11,7 +11,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import ruled
+from gavelpy.policies.base import ProblemInput, ruled
 from gavelpy.policies.isolated import fastest_alone
 from gavelpy.solve.assignment import least_completion_time
 from gavelpy.solve.solver import Solver
@@ -58,6 +58,12 @@ class AlloX:
     def __post_init__(self) -> None:
         if not 0 < self.alpha <= 1:
             raise InvalidInput(f"alpha must be in (0, 1], got {self.alpha!r}")
+
+    @property
+    def uses(self) -> frozenset[ProblemInput]:
+        """Ages only with `alpha` below 1."""
+        oldest = {ProblemInput.AGE} if self.alpha < 1 else set()
+        return frozenset({ProblemInput.STEPS_REMAINING, ProblemInput.GPU_TYPE_HELD} | oldest)
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:  # noqa: ARG002 the protocol's
         """Shares of 0 and 1."""

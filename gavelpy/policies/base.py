@@ -31,11 +31,12 @@ class Policy(Protocol):
     A policy that takes the round length and the cost of a preemption into account has the method
     `over_rounds(round_s, turn_s) -> Policy`, which `planned_over_rounds` calls.
 
-    Three more declarations are optional, so they are not part of the protocol; `goal_of`, `guarantees_of` and
+    Four more declarations are optional, so they are not part of the protocol; `goal_of`, `guarantees_of`, `uses_of` and
     `varies_with_time` read them:
 
         optimises: ClassVar[Goal]                     goal for which shadow prices are expressed; a rule has none
         guarantees: ClassVar[frozenset[Guarantee]]    properties that it guarantees (`guarantee_checks`)
+        uses: frozenset[ProblemInput]                 inputs on which the shares can depend; default: not known
         time_varying: ClassVar[bool]                  whether shares depend on age, attained service, deadlines, steps
                                                       done or steps remaining; default True
     """
@@ -83,6 +84,83 @@ class Guarantee(StrEnum):
                 return "envy-free"
             case Guarantee.STRATEGY_PROOF:
                 return "strategy-proof"
+
+
+class ProblemInput(StrEnum):
+    """An input of a problem that some policies use and others do not; all use rates, GPUs and the order of arrival.
+
+    The contract's check `unused_inputs` changes each input that a policy does not declare.
+    """
+
+    WEIGHT = "weight"
+    ENTITY = "entity"
+    DEADLINE = "deadline_s"
+    PRICE = "price_usd_per_gpu_h"
+    PAIRS = "pairs"
+    STEPS_REMAINING = "steps_remaining"
+    STEPS_TOTAL = "steps_total"
+    AGE = "age_s"
+    ISOLATED = "isolated_s"
+    ATTAINED = "attained_gpu_s"
+    GPU_TYPE_HELD = "gpu_type_held"
+
+    @property
+    def in_words(self) -> str:
+        """The name in a sentence."""
+        return _IN_WORDS[self]
+
+    def is_given(self, problem: AllocationProblem) -> bool:
+        """Whether the problem has it: its values are not those that mean nothing."""
+        match self:
+            case ProblemInput.WEIGHT:
+                return bool((problem.weight != 1).any())
+            case ProblemInput.ENTITY:
+                return bool((problem.entity >= 0).any())
+            case ProblemInput.DEADLINE:
+                return bool(np.isfinite(problem.deadline_s).any())
+            case ProblemInput.PRICE:
+                return bool((problem.price_usd_per_gpu_h != 0).any())
+            case ProblemInput.PAIRS:
+                return bool((problem.member_count > 1).any())
+            case ProblemInput.STEPS_REMAINING | ProblemInput.STEPS_TOTAL:
+                return bool((getattr(problem, self) != 1).any())
+            case ProblemInput.GPU_TYPE_HELD:
+                return bool((problem.gpu_type_held >= 0).any())
+            case _:
+                return bool((getattr(problem, self) != 0).any())
+
+
+_IN_WORDS = {
+    ProblemInput.WEIGHT: "weights",
+    ProblemInput.ENTITY: "entities",
+    ProblemInput.DEADLINE: "deadlines",
+    ProblemInput.PRICE: "prices",
+    ProblemInput.PAIRS: "pairs",
+    ProblemInput.STEPS_REMAINING: "steps remaining",
+    ProblemInput.STEPS_TOTAL: "total steps",
+    ProblemInput.AGE: "ages",
+    ProblemInput.ISOLATED: "isolated times",
+    ProblemInput.ATTAINED: "attained service",
+    ProblemInput.GPU_TYPE_HELD: "GPU types held",
+}
+# What users request. The others are the state of jobs, which a scheduler always has.
+REQUESTS = (
+    ProblemInput.WEIGHT, ProblemInput.ENTITY, ProblemInput.DEADLINE, ProblemInput.PRICE, ProblemInput.PAIRS,
+)  # fmt: skip
+
+
+def uses_of(policy: Policy) -> frozenset[ProblemInput] | None:
+    """The inputs on which the policy's shares can depend; None = it does not declare them."""
+    uses: frozenset[ProblemInput] | None = getattr(policy, "uses", None)
+    return uses
+
+
+def not_used(policy: Policy, problem: AllocationProblem) -> list[ProblemInput]:
+    """What the problem requests and the policy does not use, so that it changes nothing."""
+    uses = uses_of(policy)
+    if uses is None:
+        return []
+    return [each for each in REQUESTS if each not in uses and each.is_given(problem)]
 
 
 def goal_of(policy: Policy | type[Policy]) -> Goal:

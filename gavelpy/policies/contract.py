@@ -14,14 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Ints
 from gavelpy.model.job import JobId
-from gavelpy.model.problem import AllocationProblem, BlindView
-from gavelpy.policies.base import Policy, varies_with_time
+from gavelpy.model.problem import AllocationProblem, BlindView, Entity
+from gavelpy.policies.base import Policy, ProblemInput, uses_of, varies_with_time
 from gavelpy.solve.solver import Solver
 
 FEASIBLE = 1e-9
@@ -163,6 +164,39 @@ def check_time(policy: Policy, problem: AllocationProblem) -> None:
     assert same, "the answer changed with time: declare time_varying = True"
 
 
+def check_unused_inputs(policy: Policy, problem: AllocationProblem) -> None:
+    """An input that the policy does not declare to use changes nothing."""
+    uses = uses_of(policy)
+    if uses is None:
+        return
+    shares = policy.allocate(problem).share.tobytes()
+    for given in ProblemInput:
+        if given not in uses and given is not ProblemInput.PAIRS:
+            other = with_other(problem, given)
+            assert policy.allocate(other).share.tobytes() == shares, f"shares depend on {given.in_words}: declare it"
+
+
+def with_other(problem: AllocationProblem, given: ProblemInput, seed: int = 0) -> AllocationProblem:
+    """The problem with other values of this input. Not for pairs."""
+    rng = np.random.default_rng(seed)
+    J, T, scales = problem.job_count, len(problem.gpu_types), rng.uniform(0.5, 2.0, problem.job_count)
+    changed: dict[str, Any] = {}  # Any: fields of several types
+    match given:
+        case ProblemInput.ENTITY:
+            changed = {"entities": (Entity("one"), Entity("two", weight=3.0)), "entity": rng.integers(-1, 2, J)}
+        case ProblemInput.GPU_TYPE_HELD:
+            changed[given] = rng.integers(-1, T, J)
+        case ProblemInput.PRICE:
+            changed[given] = rng.uniform(0.5, 4.0, T)
+        case ProblemInput.DEADLINE:
+            changed[given] = scales * problem.steps_remaining
+        case ProblemInput.AGE | ProblemInput.ISOLATED | ProblemInput.ATTAINED:
+            changed[given] = 1e4 * scales
+        case _:
+            changed[given] = scales * getattr(problem, given)
+    return replace(problem, **changed)
+
+
 CHECKS: Mapping[str, Check] = {
     check.__name__.removeprefix("check_"): check
     for check in (
@@ -175,6 +209,7 @@ CHECKS: Mapping[str, Check] = {
         check_order_of_types,
         check_more_gpus,
         check_time,
+        check_unused_inputs,
     )
 }
 

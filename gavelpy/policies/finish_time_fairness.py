@@ -11,7 +11,7 @@ from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Floats
 from gavelpy.model.explanation import Goal, Transform
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import Guarantee, flag
+from gavelpy.policies.base import Guarantee, ProblemInput, flag
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MinMaxFinishTime
 from gavelpy.solve.solver import Solver
@@ -48,6 +48,9 @@ class FinishTimeFairness:
     summary: ClassVar[str] = "Minimise the worst ratio of finish time to that on a part of the cluster of one's own."
     fills_leftover: ClassVar[bool] = True
     time_varying: ClassVar[bool] = True
+    uses: ClassVar[frozenset[ProblemInput]] = frozenset(
+        {ProblemInput.STEPS_REMAINING, ProblemInput.AGE, ProblemInput.ISOLATED, ProblemInput.PAIRS}
+    )
     relative_to_cluster: ClassVar[bool] = True  # with twice the GPUs the part for comparison doubles, too
     optimises: ClassVar[Goal] = Goal("the worst job's finish-time ratio", Transform.RECIPROCAL, "lower")
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({Guarantee.SHARING_INCENTIVE, Guarantee.PARETO_EFFICIENT})

@@ -12,7 +12,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Bools, Ints
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import ruled
+from gavelpy.policies.base import ProblemInput, ruled
 from gavelpy.policies.isolated import equal_parts, lone_configurations
 from gavelpy.solve.solver import Solver
 
@@ -54,6 +54,7 @@ class Gandiva:
     )
     fills_leftover: ClassVar[bool] = True
     time_varying: ClassVar[bool] = False
+    uses: ClassVar[frozenset[ProblemInput]] = frozenset({ProblemInput.PAIRS})
 
     def __post_init__(self) -> None:
         if not (0 <= self.seed <= SEED_MAX and self.seed == int(self.seed)):

@@ -10,7 +10,7 @@ import numpy as np
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import Guarantee, ruled
+from gavelpy.policies.base import Guarantee, ProblemInput, ruled
 from gavelpy.solve.solver import Solver
 
 
@@ -35,6 +35,7 @@ class Isolated:
     summary: ClassVar[str] = "Give every job an equal part of every GPU type, used or not."
     fills_leftover: ClassVar[bool] = True
     time_varying: ClassVar[bool] = False
+    uses: ClassVar[frozenset[ProblemInput]] = frozenset()
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset(
         {Guarantee.SHARING_INCENTIVE, Guarantee.ENVY_FREE, Guarantee.STRATEGY_PROOF}
     )

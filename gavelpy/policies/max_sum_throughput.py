@@ -10,7 +10,7 @@ import numpy as np
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.explanation import Goal
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import Guarantee, equal_share_rate, flag
+from gavelpy.policies.base import Guarantee, ProblemInput, equal_share_rate, flag
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxSum
 from gavelpy.solve.solver import Solver
@@ -49,6 +49,11 @@ class MaxSumThroughput:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "normalised", flag("normalised", self.normalised))
+
+    @property
+    def uses(self) -> frozenset[ProblemInput]:
+        """Weights only with `normalised`."""
+        return frozenset({ProblemInput.PAIRS} | ({ProblemInput.WEIGHT} if self.normalised else set()))
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:
         """Shares whose certificate's objective is the sum, in steps/s or in equal shares."""

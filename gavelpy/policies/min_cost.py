@@ -15,7 +15,7 @@ from gavelpy.model.arrays import Bools, Floats, floats
 from gavelpy.model.explanation import Goal
 from gavelpy.model.job import JobId
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import flag
+from gavelpy.policies.base import ProblemInput, flag
 from gavelpy.policies.isolated import fastest_alone
 from gavelpy.solve.feasible_floors import KEPT, FeasibleFloors, max_feasible_floors
 from gavelpy.solve.ladder import solve
@@ -71,6 +71,12 @@ class MinCost:
             raise InvalidInput(f"slack_s must be finite and >= 0, got {self.slack_s!r}")
         if not 0 < self.work <= 1:
             raise InvalidInput(f"work must be in (0, 1], got {self.work!r}")
+
+    @property
+    def uses(self) -> frozenset[ProblemInput]:
+        """Deadlines and steps only with `deadlines`."""
+        on_time = {ProblemInput.DEADLINE, ProblemInput.STEPS_REMAINING} if self.deadlines else set()
+        return frozenset({ProblemInput.PRICE, ProblemInput.PAIRS} | on_time)
 
     def over_rounds(self, round_s: float, turn_s: float) -> MinCost:
         """This policy with slack for this round length and for `turn_s`, the cost of a stop and a start, unless set."""

@@ -10,7 +10,7 @@ import numpy as np
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import Guarantee, ruled
+from gavelpy.policies.base import Guarantee, ProblemInput, ruled
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxSumLog
 from gavelpy.solve.program import classes_of, singletons
@@ -44,6 +44,7 @@ class StrategyProof:
     summary: ClassVar[str] = "Maximise the product of rates, and withhold enough that no job gains by false rates."
     fills_leftover: ClassVar[bool] = False
     time_varying: ClassVar[bool] = False
+    uses: ClassVar[frozenset[ProblemInput]] = frozenset({ProblemInput.WEIGHT})
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({Guarantee.STRATEGY_PROOF})
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:

@@ -224,3 +224,14 @@ def test_absurd_rates_of_a_problem_are_named(gavel: Gavel) -> None:
 
     assert answer.code == 0
     assert "a on 1 x k80: 2e+12 steps/s is not believed" in " ".join(answer.err.split())
+
+
+def test_what_the_policy_does_not_use_is_named(gavel: Gavel) -> None:
+    jobs = [{"id": "a", "rates_steps_per_s": {"v100": 4.0, "k80": 2.0}, "weight": 2.0, "deadline_s": 60.0}]
+
+    by_queue = gavel("allocate", gavel.problem(jobs=jobs), "--policy", "fifo", "-o", "json")
+    by_weight = gavel("allocate", gavel.problem(jobs=jobs), "--policy", "las", "-o", "json")
+
+    assert by_queue.json["not_used"] == ["weight", "deadline_s"]
+    assert "note: fifo does not use weights, deadlines: they change nothing" in " ".join(by_queue.err.split())
+    assert by_weight.json["not_used"] == ["deadline_s"]

@@ -12,6 +12,7 @@ import pytest
 from gavelpy.model.allocation import Allocation, Certificate
 from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
+from gavelpy.policies.base import ProblemInput
 from gavelpy.policies.contract import CHECKS, problems
 from gavelpy.policies.max_min_fairness import MaxMinFairness
 from gavelpy.solve.solver import Solver
@@ -29,6 +30,7 @@ class Broken:
     summary: ClassVar[str] = "Break one promise."
     fills_leftover: ClassVar[bool] = True
     time_varying: ClassVar[bool] = False
+    uses: ClassVar[frozenset[ProblemInput]] = frozenset({ProblemInput.WEIGHT, ProblemInput.PAIRS})
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:
         good = MaxMinFairness().allocate(problem, solver)
@@ -68,6 +70,7 @@ class Broken:
         ("order_of_types", "favours the first type"),
         ("more_gpus", "dislikes GPUs"),
         ("time", "reads the clock"),
+        ("unused_inputs", "reads the clock"),
     ],
 )
 def test_check_notices_the_fault(check: str, fault: str) -> None:
