@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -63,6 +63,11 @@ def number(low: float = 0.0, high: float = 1e12) -> Callable[[str], float]:
 
     parse.__name__ = "number"
     return parse
+
+
+def _seconds(most: float, text: str) -> Any:  # Any: as typer.Option
+    """An option in seconds, up to `most`, of simulated rounds."""
+    return typer.Option(metavar="S", parser=number(0, most), rich_help_panel=_ROUNDS, help=text)
 
 
 def _output(text: str) -> Output:
@@ -213,78 +218,37 @@ RoundOption = Annotated[
     ),
 ]
 SolveIntervalOption = Annotated[
-    float | None,
-    typer.Option(
-        metavar="S",
-        parser=number(),
-        rich_help_panel=_ROUNDS,
-        help="Least time between two allocations. Default: the preset's, 0 or 1920.",
-    ),
+    float | None, _seconds(1e12, "Least time between two allocations. Default: the preset's, 0 or 1920.")
 ]
-CheckpointOption = Annotated[
-    float | None,
-    typer.Option(
-        metavar="S",
-        parser=number(),
-        rich_help_panel=_ROUNDS,
-        help="Time to stop a job. Default: the preset's, 5 or 0.",
-    ),
-]
-RestartOption = Annotated[
-    float | None,
-    typer.Option(
-        metavar="S",
-        parser=number(),
-        rich_help_panel=_ROUNDS,
-        help="Time to start a job. Default: the preset's, 15 or 0.",
-    ),
-]
+CheckpointOption = Annotated[float | None, _seconds(1e12, "Time to stop a job. Default: the preset's, 5 or 0.")]
+RestartOption = Annotated[float | None, _seconds(1e12, "Time to start a job. Default: the preset's, 15 or 0.")]
 MigrationOption = Annotated[
-    float | None,
-    typer.Option(
-        metavar="S",
-        parser=number(),
-        rich_help_panel=_ROUNDS,
-        help="Additional time to start a job on other GPUs. Default: the preset's, 5 or 0.",
-    ),
+    float | None, _seconds(1e12, "Additional time to start a job on other GPUs. Default: the preset's, 5 or 0.")
 ]
 LeaseMinOption = Annotated[
     float | None,
-    typer.Option(
-        metavar="S",
-        parser=number(0, 86_400),
-        rich_help_panel=_ROUNDS,
-        help="Minimum age of a lease before it can be preempted. Default: the preset's, half a round or 0.",
+    _seconds(86_400, "Minimum age of a lease before it can be preempted. Default: the preset's, half a round or 0."),
+]
+MoveLagOption = Annotated[
+    float | None,
+    _seconds(
+        604_800,
+        "A running job is preempted by one whose lag (time owed less received) is this much larger; 0 = at any lag. "
+        "Default: the preset's, five rounds or 0.",
     ),
 ]
 StartMaxOption = Annotated[
-    float | None,
-    typer.Option(
-        metavar="S",
-        parser=number(0, 86_400),
-        rich_help_panel=_ROUNDS,
-        help="The same for a lease without any step yet. Default: the preset's, 300 or 0.",
-    ),
+    float | None, _seconds(86_400, "The same for a lease without any step yet. Default: the preset's, 300 or 0.")
 ]
 RetryOption = Annotated[
     float | None,
-    typer.Option(
-        metavar="S",
-        parser=number(0, 86_400),
-        rich_help_panel=_ROUNDS,
-        help="Delay before a failed job is restarted, doubled each time up to --retry-max-s. Jobs of a trace do not "
+    _seconds(
+        86_400,
+        "Delay before a failed job is restarted, doubled each time up to --retry-max-s. Jobs of a trace do not "
         "fail; the journal records the setting. Default: the preset's, 10 or 0.",
     ),
 ]
-RetryMaxOption = Annotated[
-    float | None,
-    typer.Option(
-        metavar="S",
-        parser=number(0, 86_400),
-        rich_help_panel=_ROUNDS,
-        help="Longest delay before a restart. Default: 300.",
-    ),
-]
+RetryMaxOption = Annotated[float | None, _seconds(86_400, "Longest delay before a restart. Default: 300.")]
 PackingOption = Annotated[
     bool,
     typer.Option(

@@ -66,6 +66,7 @@ class Experiment:
             "solve_at_least_every_s": mechanism.solve_at_least_every_s,
             "lease_min_s": mechanism.lease_min_s,
             "start_max_s": mechanism.start_max_s,
+            "move_lag_s": mechanism.move_lag_s,
             "retry_s": mechanism.retry_s,
             "retry_max_s": mechanism.retry_max_s,
             **asdict(self.settings.costs),
@@ -111,6 +112,7 @@ def simulate(
     migration_s: o.MigrationOption = None,
     lease_min_s: o.LeaseMinOption = None,
     start_max_s: o.StartMaxOption = None,
+    move_lag_s: o.MoveLagOption = None,
     retry_s: o.RetryOption = None,
     retry_max_s: o.RetryMaxOption = None,
     packing: o.PackingOption = False,
@@ -133,14 +135,14 @@ def simulate(
     """
     new = GeneratorChoices(rate_per_h, mean_interarrival_s, multi_gpu, gpu_mix, weights, deadlines, reference_gpu_type)
     costs = {"checkpoint_s": checkpoint_s, "restart_s": restart_s, "migration_s": migration_s}
-    rounds = {"round_s": round_s, "solve_interval_s": solve_interval_s, "packing": packing or None}
+    rounds = {"round_s": round_s, "solve_interval_s": solve_interval_s, "move_lag_s": move_lag_s}
     rounds |= {"lease_min_s": lease_min_s, "start_max_s": start_max_s, "retry_s": retry_s, "retry_max_s": retry_max_s}
     check_report(report, figures)
     table = believed_table_of(throughputs)
     experiment = Experiment(
         runs=p.runs(policy, blind=blind),
         cluster=_cluster(cluster, gpus_per_node, prices),
-        settings=_settings(preset, rounds, costs),
+        settings=_settings(preset, rounds | {"packing": packing or None}, costs),
         window=p.window(window) if window is not None else None,
         journal=p.writable_directory("--journal", journal) if journal is not None else None,
         trace=_trace(trace, generate, new, table, seed),

@@ -153,6 +153,7 @@ class SchedulerCore:
             case ConfigChanged():
                 self.settle()  # book the time up to now under the old settings
                 self.settings = event.settings
+                self.settle()  # lags count up to the new limit
                 priority_classes.rank_jobs(self.jobs, self.settings)
                 if not self.settings.lease_min_s:
                     reservations.release(self.jobs, slice(self.jobs.count))
@@ -395,4 +396,5 @@ class SchedulerCore:
     def settle(self) -> None:
         elapsed_s = self.now_s - self.settled_s
         self.jobs.settle(elapsed_s, self.settings.rules.fade(self.settings, elapsed_s), self.now_s)
+        self.settings.rules.limit_lag(self.jobs, self.settings)
         self.settled_s = self.now_s

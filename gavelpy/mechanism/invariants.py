@@ -10,6 +10,7 @@ from gavelpy.mechanism.events import NO_INTS
 from gavelpy.mechanism.gpus import CLUSTERS, NONE
 from gavelpy.mechanism.jobs import DIRECTORY_COLUMNS, OPEN
 from gavelpy.mechanism.lifecycle import ALIVE, LEASED, JobState, NodeState
+from gavelpy.mechanism.settings import LAG_MAX
 
 
 def check(core: SchedulerCore) -> None:
@@ -143,6 +144,11 @@ def _check_accounts(core: SchedulerCore) -> None:
         values = getattr(jobs, name)[:n]
         assert np.isfinite(values).all(), f"{name} is not finite"
         assert (values >= 0).all(), f"{name} is negative"
+    if core.settings.move_lag_s:
+        most_s = LAG_MAX * core.settings.move_lag_s + core.now_s - core.settled_s
+        lag_s = jobs.owed_s[jobs.active] - jobs.received_s[jobs.active]
+        lags_s = np.concatenate([lag_s.ravel(), jobs.pairs.owed_s - jobs.pairs.received_s])
+        assert (np.abs(lags_s) <= most_s * (1 + 1e-9) + 1e-6).all(), "a lag is larger than what counts"
     for name in ("owed_s", "received_s", "target"):
         values = getattr(jobs.pairs, name)
         assert (np.isfinite(values) & (values >= 0)).all(), f"{name} of a pair is not finite or negative"

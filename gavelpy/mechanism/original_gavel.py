@@ -115,7 +115,12 @@ class OriginalRules(Rules):
         return float(np.max(steps / rate)) or settings.round_s
 
     def check(self, settings: MechanismSettings) -> None:
-        """Queues by type and whole steps exclude co-location."""
+        """Queues by type and whole steps exclude co-location; counters that restart exclude `move_lag_s`."""
+        if settings.move_lag_s and self.priority is PriorityRule.OSDI20:
+            raise InvalidInput(
+                f"move_lag_s must be 0 where priority is {str(self.priority)!r}, got {settings.move_lag_s:g}: "
+                "time received restarts with each allocation"
+            )
         if settings.packing and self.queue is not QueueRule.GLOBAL:
             raise InvalidInput(f"queue must be {QueueRule.GLOBAL} where packing is on, got {str(self.queue)!r}")
         if settings.packing and self.whole_steps:

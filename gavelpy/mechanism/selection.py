@@ -69,7 +69,8 @@ def select_global(
     slots = gpu_type if domains is None else domains.slots(rows)[local, gpu_type]
     chosen = take(pairs[order], slots[order], jobs.gpus, left, domains, reserved)
     if settings.fill_leftover:
-        chosen = joined(chosen, select_leftover(jobs, rows[~jobs.marks(chosen[0])[rows]], left, domains, reserved))
+        rest = rows[~jobs.marks(chosen[0])[rows]]
+        chosen = joined(chosen, select_leftover(jobs, rest, left, domains, reserved, settings.move_lag_s))
     return chosen
 
 
@@ -100,26 +101,39 @@ def select_packed(
     chosen = _take_packed(first[order], second[order], slots[order], jobs.gpus, left, domains, reserved)
     if not settings.fill_leftover:
         return chosen
-    rest = alone(select_leftover(jobs, rows[~jobs.marks(chosen.jobs)[rows]], left, domains, reserved))
+    others = rows[~jobs.marks(chosen.jobs)[rows]]
+    rest = alone(select_leftover(jobs, others, left, domains, reserved, settings.move_lag_s))
     return Chosen(*(np.concatenate(parts) for parts in zip(chosen, rest, strict=True)))
 
 
 def select_leftover(
-    jobs: JobTable, rows: Ints, free: Ints, domains: Domains | None = None, reserved: Reserved | None = None
+    jobs: JobTable,
+    rows: Ints,
+    free: Ints,
+    domains: Domains | None = None,
+    reserved: Reserved | None = None,
+    move_lag_s: float = 0.0,
 ) -> Selection:
-    """Allocates free GPUs to jobs that can use them: largest lag first, on the fastest type with enough GPUs."""
+    """Allocates free GPUs to jobs that can use them: largest lag first, on the fastest type with enough GPUs.
+
+    With `move_lag_s`, the lag of a running job counts for that much more, and its own type comes before types that are
+    as fast.
+    """
     if not free.any() or not len(rows):
         return rows[:0], rows[:0]
     runs = jobs.rate[rows] > 0
     usable = runs & (jobs.gpus[rows, None] <= free[None, :]) if domains is None else runs
     rows = rows[usable.any(axis=1)]
     owed_s, received_s = jobs.total("owed_s"), jobs.total("received_s")
-    lag = (owed_s[rows] - received_s[rows]).sum(axis=1)
+    lag = (owed_s[rows] - received_s[rows]).sum(axis=1) + move_lag_s * (jobs.lease[rows] >= 0)
     rows = rows[np.lexsort((rows, -lag))]
     left = _Left(free, domains, reserved)
     chosen_jobs: list[int] = []
     chosen_domains: list[int] = []
     by_speed = np.argsort(-jobs.rate[rows], axis=1, kind="stable")
+    if move_lag_s:
+        is_elsewhere = jobs.lease_type[rows, None] != np.arange(jobs.rate.shape[1])
+        by_speed = np.lexsort((is_elsewhere, -jobs.rate[rows]), axis=1)
     slots = by_speed if domains is None else np.take_along_axis(domains.slots(rows), by_speed, axis=1)
     for job, gpus, types, places in zip(
         rows.tolist(), jobs.gpus[rows].tolist(), by_speed.tolist(), slots.tolist(), strict=True
@@ -138,16 +152,34 @@ def select_leftover(
 
 
 def merit(jobs: JobTable, pairs: Ints, gpu_type: Ints, settings: MechanismSettings) -> tuple[Floats, Floats, Floats]:
-    """Urgency, owed minus received time, and share of (job, type) pairs, (K,) each."""
+    """Urgency, owed minus received time, and share of (job, type) pairs, (K,) each.
+
+    With `move_lag_s`, a lease in force and a job that never ran count for 1 more, so a lease ends for another job only
+    if that one's lag is larger by `move_lag_s`, or if that one never ran.
+    """
     share = jobs.target[pairs, gpu_type]
     owed, received = jobs.owed_s[pairs, gpu_type], jobs.received_s[pairs, gpu_type]
-    return settings.rules.urgency(share, owed, received, settings), owed - received, share
+    urgency = settings.rules.urgency(share, owed, received, settings)
+    if settings.move_lag_s:
+        holds = (jobs.lease[pairs] >= 0) & (jobs.lease_type[pairs] == gpu_type) & (jobs.partner[pairs] < 0)
+        urgency = urgency + (holds | never_ran(jobs, pairs))
+    return urgency, owed - received, share
+
+
+def never_ran(jobs: JobTable, rows: Ints) -> Bools:
+    """Whether these jobs have no lease and never had one that started, (K,)."""
+    return np.asarray((jobs.lease[rows] < 0) & (jobs.attained_gpu_s[rows] == 0.0))
 
 
 def _merit_of_pairs(jobs: JobTable, rows: Ints, settings: MechanismSettings) -> tuple[Floats, Floats, Floats]:
     pairs = jobs.pairs
     share, owed, received = pairs.target[rows], pairs.owed_s[rows], pairs.received_s[rows]
-    return settings.rules.urgency(share, owed, received, settings), owed - received, share
+    urgency = settings.rules.urgency(share, owed, received, settings)
+    if settings.move_lag_s:
+        first, second = pairs.first[rows], pairs.second[rows]
+        holds = (jobs.partner[first] == second) & (jobs.lease_type[first] == pairs.gpu_type[rows])
+        urgency = urgency + (holds | never_ran(jobs, first) | never_ran(jobs, second))
+    return urgency, owed - received, share
 
 
 def _common_slots(domains: Domains, first: Ints, second: Ints, gpu_type: Ints) -> Ints:

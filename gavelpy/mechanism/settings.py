@@ -37,8 +37,27 @@ class Rules:
         return True
 
     def fade(self, settings: MechanismSettings, elapsed_s: float) -> float:
-        """Factor on owed and received time after `elapsed_s`."""
-        return float(0.5 ** (elapsed_s / settings.lag_half_life_s))
+        """Factor on owed and received time after `elapsed_s`: 1 where `bounded` limits their difference instead."""
+        return 1.0 if settings.move_lag_s else float(0.5 ** (elapsed_s / settings.lag_half_life_s))
+
+    def bounded(self, owed_s: Floats, received_s: Floats, settings: MechanismSettings) -> tuple[Floats, Floats]:
+        """Owed and received time with a difference of at most `LAG_MAX` x `move_lag_s` either way.
+
+        A job that used idle GPUs pays back a bounded time, and a job that could not run claims a bounded time. Only
+        the smaller of the two changes.
+        """
+        if not settings.move_lag_s:
+            return owed_s, received_s
+        most_s = LAG_MAX * settings.move_lag_s
+        return np.maximum(owed_s, received_s - most_s), np.maximum(received_s, owed_s - most_s)
+
+    def limit_lag(self, jobs: JobTable, settings: MechanismSettings) -> None:
+        """Applies `bounded` to all active jobs and to pairs."""
+        if settings.move_lag_s:
+            active, pairs = jobs.active, jobs.pairs
+            owed_s, received_s = jobs.owed_s[active], jobs.received_s[active]
+            jobs.owed_s[active], jobs.received_s[active] = self.bounded(owed_s, received_s, settings)
+            pairs.owed_s, pairs.received_s = self.bounded(pairs.owed_s, pairs.received_s, settings)
 
     def newcomer_received_s(self, settings: MechanismSettings) -> float:
         """Received time of a new job on each type."""
@@ -56,7 +75,11 @@ class Rules:
 
         Half a round is added to both sides (to what is owed, at the target share), so that a newcomer starts at its
         share, and a job that gets what it is owed approaches 1.
+
+        With `move_lag_s`, urgency is the lag in units of it: time owed less time received; see `selection.merit`.
         """
+        if settings.move_lag_s:
+            return np.where(share > 0, (owed_s - received_s) / settings.move_lag_s, 0.0)
         prior_s = settings.round_s / 2
         return np.where(share > 0, (owed_s + share * prior_s) / (received_s + prior_s), 0.0)
 
@@ -113,6 +136,7 @@ class MechanismSettings:
     system_failures_max: int = 20  # the same for failures that the system causes, not the job; see failures
     packing: bool = False  # the policy may co-locate two jobs
     lease_min_s: float = 0.0  # lease protection: minimum run time before preemption
+    move_lag_s: float = 0.0  # a running job is preempted by a job whose lag is this much larger; 0 = by urgency alone
     start_max_s: float = 0.0  # longest protection of a lease whose job has reported no progress; 0 = lease_min_s
     retry_s: float = 0.0  # pause before a failed job is retried, doubled each time; 0 = none
     retry_max_s: float = 300.0  # longest pause; a lease that ran this long resets the back-off
@@ -128,7 +152,13 @@ class MechanismSettings:
     def with_round(self, round_s: float) -> MechanismSettings:
         """These settings with another round length and the settings that scale with it."""
         every_s = round_s * SOLVE_AT_LEAST_ROUNDS if self.solve_at_least_every_s else 0.0
-        return replace(self, round_s=round_s, lease_min_s=round_s * LEASE_MIN_ROUNDS, solve_at_least_every_s=every_s)
+        return replace(
+            self,
+            round_s=round_s,
+            lease_min_s=round_s * LEASE_MIN_ROUNDS,
+            move_lag_s=round_s * MOVE_LAG_ROUNDS if self.move_lag_s else 0.0,
+            solve_at_least_every_s=every_s,
+        )
 
     def __post_init__(self) -> None:
         _in_range("round_s", self.round_s, 1.0, 86_400.0)
@@ -139,6 +169,7 @@ class MechanismSettings:
         _in_range("failures_max", self.failures_max, 0, 1_000_000)
         _in_range("system_failures_max", self.system_failures_max, 0, 1_000_000)
         _in_range("lease_min_s", self.lease_min_s, 0.0, 86_400.0)
+        _in_range("move_lag_s", self.move_lag_s, 0.0, 604_800.0)
         _in_range("start_max_s", self.start_max_s, 0.0, 86_400.0)
         _in_range("retry_s", self.retry_s, 0.0, 86_400.0)
         _in_range("retry_max_s", self.retry_max_s, self.retry_s, 86_400.0)
@@ -154,6 +185,10 @@ class MechanismSettings:
 # the start took half of it; one that began or started late keeps its GPUs for another round. A whole round would make
 # most turns two rounds.
 LEASE_MIN_ROUNDS = 0.5
+
+# `move_lag_s` in rounds, where starts cost time, by measurement: see docs/decisions/0039.
+MOVE_LAG_ROUNDS = 5.0
+LAG_MAX = 2.0  # the largest lag that counts, either way, in units of `move_lag_s`
 
 # `solve_at_least_every_s` in rounds, where answers depend on time: as often as the original Gavel recomputes.
 SOLVE_AT_LEAST_ROUNDS = 5

@@ -35,7 +35,7 @@ from gavelpy.model.job import JobId, JobKind, JobSpec, NodeId
 from gavelpy.model.notify import Notify
 from gavelpy.model.software import Software
 
-VERSION = 9
+VERSION = 10
 OLDEST = 1  # version that can still be read
 _SHARED = -2  # up to version 5: location of a checkpoint in the directory that nodes share
 _CORE = ("now_s", "settled_s", "incarnation", "round", "round_began_s", "round_end_s", "attention_s", "awaiting",
@@ -253,7 +253,7 @@ def _from_version_7(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_version_8(state: dict[str, Any]) -> dict[str, Any]:
-    """Version 8 as version 9: no reservations for users."""
+    """Version 8 as version 10: no reservations for users."""
     windows = [[*row, []] for row in state["windows"]]
     known = {row[0]: Window(row[0], tuple(row[1]), row[2], row[3]) for row in windows}
     return state | {

@@ -144,7 +144,7 @@ def standing(core: SchedulerCore, rows: Ints, now_s: float) -> tuple[Floats, Flo
     """What the order of these jobs is based on, (K,) each, as if booked at `now_s`; zero for jobs that are over.
 
     GPU-seconds under lease (also of jobs that are over); share, time owed and time received over all types; and
-    urgency: the largest over the types.
+    urgency: the largest over the types on which the job has a share.
     """
     jobs = core.jobs
     is_alive = jobs.state[rows] <= ALIVE[-1]
@@ -153,7 +153,9 @@ def standing(core: SchedulerCore, rows: Ints, now_s: float) -> tuple[Floats, Flo
     gpu_s[running] += (now_s - jobs.since_s[rows[running]]) * jobs.gpus[rows[running]]
     owed_s, received_s = booked_s(core, rows, now_s)
     share = jobs.total("target")[rows]
-    urgency = core.settings.rules.urgency(share, owed_s, received_s, core.settings).max(axis=1, initial=0.0)
+    by_type = core.settings.rules.urgency(share, owed_s, received_s, core.settings)
+    urgency = np.where(share > 0, by_type, -np.inf).max(axis=1, initial=-np.inf)
+    urgency = np.where(np.isneginf(urgency), 0.0, urgency)
     sums = (share.sum(axis=1), owed_s.sum(axis=1), received_s.sum(axis=1), urgency)
     share_sum, owed, received, most = (np.where(is_alive, column, 0.0) for column in sums)
     return gpu_s, share_sum, owed, received, most

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,8 @@ def compare(
     """Simulates each run on the same trace; results by label.
 
     Finish-time fairness compares with a run under `isolated`. Without one among the runs, it is NaN, unless `fairness`
-    is set: then `isolated` is simulated in addition, and each result has the CPU time of that, `cpu_fairness_s`. With
+    is set: then `isolated` is simulated in addition, and each result has the CPU time of that, `cpu_fairness_s`. The
+    yardstick does not depend on `move_lag_s`: `isolated` delivers its shares in every round. With
     `learning`, the runs know no rates; the extra run of `isolated` does. Each run writes its journal to
     `journal_directory`/label.journal, if given. Equal arguments give equal results, except for the run times.
     """
@@ -51,15 +53,17 @@ def compare(
         raise InvalidInput(f"policies must be named, each once, got {', '.join(labels) or 'none'}")
     settings = settings or SimulationSettings()
     baseline = PolicyRun(ISOLATED)
+    prompt = replace(settings, mechanism=replace(settings.mechanism, move_lag_s=0.0))
     everything = [*runs, baseline] if fairness and baseline not in runs else list(runs)
     results = {}
     for run in everything:
+        chosen = prompt if run == baseline else settings
         estimation = learning.begin(trace, cluster.gpu_types, seed) if learning is not None and run in runs else None
         simulation = Simulation(
             trace,
             cluster,
-            engine_for(run, settings, throughputs, estimation, learning.profile_gpu_s if learning is not None else 0.0),
-            settings,
+            engine_for(run, chosen, throughputs, estimation, learning.profile_gpu_s if learning is not None else 0.0),
+            chosen,
             estimation=estimation,
             seed=seed,
             window=window,

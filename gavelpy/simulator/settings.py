@@ -17,6 +17,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.mechanism.original_gavel import OriginalRules
 from gavelpy.mechanism.settings import (
     LEASE_MIN_ROUNDS,
+    MOVE_LAG_ROUNDS,
     SOLVE_AT_LEAST_ROUNDS,
     START_SETTINGS,
     MechanismSettings,
@@ -57,6 +58,7 @@ def default_mechanism() -> MechanismSettings:
     return MechanismSettings(
         settled_rounds_max=SETTLED_ROUNDS,
         lease_min_s=round_s * LEASE_MIN_ROUNDS,
+        move_lag_s=round_s * MOVE_LAG_ROUNDS,
         solve_at_least_every_s=round_s * SOLVE_AT_LEAST_ROUNDS,  # for policies whose allocations vary with time
         **START_SETTINGS,
     )

@@ -255,6 +255,7 @@ class Simulation(VirtualScheduler):
             "solve_at_least_every_s": mechanism.solve_at_least_every_s,
             "lease_min_s": mechanism.lease_min_s,
             "start_max_s": mechanism.start_max_s,
+            "move_lag_s": mechanism.move_lag_s,
             "retry_s": mechanism.retry_s,
             "retry_max_s": mechanism.retry_max_s,
             "checkpoint_s": costs.checkpoint_s,

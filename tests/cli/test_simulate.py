@@ -149,6 +149,26 @@ def test_a_run_in_which_no_job_gains_a_step_ends_with_the_reason_and_what_it_has
     assert "warning: finish-time fairness is unknown for some jobs: isolated: " in answer.err
 
 
+def test_jobs_are_moved_less_for_a_larger_lag(gavel: Gavel) -> None:
+    text = THREE.replace(",100,", ",20000,")
+    command = ("simulate", gavel.trace(text), "--cluster", "v100:2", "-o", "json", "--policy", "las")
+
+    promptly, default, short = (gavel(*command, *rest).json for rest in (["--move-lag-s", "0"], [], ["--round-s", "5"]))
+
+    assert [answer["parameters"]["move_lag_s"] for answer in (promptly, default, short)] == [0, 1800, 25]
+    many, few = (answer["results"]["las"]["preemptions"] for answer in (promptly, default))
+    assert many > 5 * few > 0
+
+
+def test_the_original_rules_refuse_a_lag_for_moves(gavel: Gavel) -> None:
+    command = ("simulate", gavel.trace(THREE), *SMALL, "--preset", "gavel-osdi20")
+
+    answer = gavel(*command, "--move-lag-s", "60")
+
+    assert answer.code == 2
+    assert "move_lag_s must be 0 where priority is 'osdi20', got 60" in answer.err
+
+
 def test_finish_time_fairness_takes_isolated_or_a_request_for_it(gavel: Gavel) -> None:
     command = ("simulate", gavel.trace(THREE), *SMALL, "-o", "json", "--policy")
 

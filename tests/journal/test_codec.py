@@ -77,6 +77,7 @@ OF_LATER_VERSIONS: list[Event] = [
     ConfigChanged(MechanismSettings(lease_min_s=30.0, retry_s=10.0)),
     ConfigChanged(MechanismSettings(retry_s=10.0, losses_free=1)),
     ConfigChanged(MechanismSettings(lease_min_s=6.0, start_max_s=300.0)),
+    ConfigChanged(MechanismSettings(move_lag_s=1_800.0)),
     ConfigChanged(MechanismSettings(late_ends=True)),
     NodeJoined(NodeId("n0"), "v100", 4, True, "5eed"),
     NodeUnhealthy(NodeId("n0"), "its disk is full"),
@@ -193,6 +194,7 @@ def test_a_record_is_of_the_oldest_version_that_can_say_it(event: Event, version
     assert ("keep_unsaved" in text) == (version >= 6 and is_config)
     assert ("late_ends" in text) == (version >= 6 and is_config)
     assert ("system_failures_max" in text) == (version >= 7 and is_config)
+    assert ("move_lag_s" in text) == (version >= 10 and is_config)
     assert ("5eed" in text) == (version == 5 and not is_config)
 
 
@@ -217,7 +219,7 @@ def test_values_come_back_as_they_were() -> None:
         [4, "AllocationSolved", 0.0, [3]],
         [5, "JobCancelled", 0.0, [3]],
         [6, "JobCancelled", 0.0, [3]],
-        [9, "ConfigChanged", 0.0, [{}]],
+        [11, "ConfigChanged", 0.0, [{}]],
         [6, "NodeDraining", 0.0, ["n0"]],
         [2, "NodeDraining", 0.0, ["n0", True]],
         [5, "NodeJoined", 0.0, ["n0", "v100", 4, True]],

@@ -70,9 +70,9 @@ def test_a_failed_question_is_still_put_off_after_a_restart() -> None:
     assert restore(snapshot(core)).wakeup_s == core.wakeup_s == 360.0
 
 
-@pytest.mark.parametrize("version", [0, 10, None, "1", True])
+@pytest.mark.parametrize("version", [0, 11, None, "1", True])
 def test_a_snapshot_of_another_version_is_refused(version: object) -> None:
-    with pytest.raises(JournalCorrupt, match=rf"snapshot version must be in \[1, 9\], got {version!r}"):
+    with pytest.raises(JournalCorrupt, match=rf"snapshot version must be in \[1, 10\], got {version!r}"):
         restore(make_state() | {"version": version})
 
 
@@ -144,7 +144,7 @@ def test_a_snapshot_of_version_1_goes_on_under_the_leases_it_knew() -> None:
 def test_a_snapshot_of_version_1_is_of_the_latest_version_when_written_again() -> None:
     state = snapshot(old_core())
 
-    assert state["version"] == 9
+    assert state["version"] == 10
     assert encode_state(snapshot(restore(state))) == encode_state(state)
 
 

@@ -55,8 +55,6 @@ from tests.mechanism.builders import make_mechanism
 from tests.mechanism.careless_input import WRONG, forced_drain, pairs_of
 
 TYPES = ("v100", "k80")
-
-
 OFTEN = st.sampled_from([True, True, True, False])
 
 
@@ -111,6 +109,7 @@ class CarelessWorld(RuleBasedStateMachine):
             losses_free=1,
             start_max_s=start_max_s,
             keep_unsaved=keep_unsaved,
+            move_lag_s=patience[0] if rule is PriorityRule.LAG else 0.0,
         )
 
     @rule(name=st.integers(0, 3), gpu_type=st.sampled_from(TYPES), count=st.integers(1, 4), sees=OFTEN)

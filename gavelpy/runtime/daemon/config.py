@@ -16,6 +16,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.mechanism.priority_classes import NORMAL, PriorityClass
 from gavelpy.mechanism.settings import (
     LEASE_MIN_ROUNDS,
+    MOVE_LAG_ROUNDS,
     SOLVE_AT_LEAST_ROUNDS,
     START_SETTINGS,
     MechanismSettings,
@@ -49,7 +50,11 @@ _MECHANISM_DEFAULTS: Mapping[str, Any] = {
 }
 
 
-_BY_ROUND = ("lease_min_s", "solve_at_least_every_s")  # fields of [mechanism] with defaults that depend on `round_s`
+_BY_ROUND = (
+    "lease_min_s",
+    "move_lag_s",
+    "solve_at_least_every_s",
+)  # fields of [mechanism] with defaults that depend on `round_s`
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,6 +154,9 @@ class _Source:
         for field in given:
             if field not in allowed:
                 raise self.complaint(name, field, f"{name}.{field} is not known; allowed are {', '.join(allowed)}")
+        if given.get("move_lag_s") and "lag_half_life_s" in given:
+            text = "move_lag_s must be 0 where lag_half_life_s is set, as nothing fades with it"
+            raise self.complaint(name, "move_lag_s", f"{name}.{text}, got {given['move_lag_s']!r}")
         values = _mechanism(given) if kind is MechanismSettings else given
         try:
             convert: Any = settings_of if kind is MechanismSettings else partial(msgspec.convert, type=kind)
@@ -208,6 +216,9 @@ def _mechanism(given: Mapping[str, Any]) -> dict[str, Any]:
     round_s, retry_s = given.get("round_s", MechanismSettings.round_s), values["retry_s"]
     if isinstance(round_s, int | float) and "lease_min_s" not in given:
         values["lease_min_s"] = round_s * LEASE_MIN_ROUNDS
+    fades = "lag_half_life_s" in given or given.get("priority", "lag") != "lag"
+    if "move_lag_s" not in given and isinstance(round_s, int | float):
+        values["move_lag_s"] = 0.0 if fades else round_s * MOVE_LAG_ROUNDS
     if isinstance(retry_s, int | float) and "retry_max_s" not in given:
         values["retry_max_s"] = max(values["retry_max_s"], retry_s)
     return values

@@ -196,7 +196,7 @@ def _configured(
     choice, kept = configured_choice(config), history.policy
     if kept is not None and (added := _added(store.meta(CONFIGURED), config)) is not None:
         now = replace(core.settings, **added)
-        now = config.with_round(now, now.round_s) if "lease_min_s" in added else now
+        now = config.with_round(now, now.round_s) if {"lease_min_s", "move_lag_s"} & added.keys() else now
         try:
             in_force = PolicyChoice.of(kept.policy, kept.parameters, kept.blind, choice.throughputs_file)
             now = config.for_policy(now, in_force.policy) if "solve_at_least_every_s" in added else now

@@ -111,11 +111,12 @@ class World:
             solve_patience_s=rng.choice([0.0, 5.0]),
             fill_within_round=rng.random() < 0.8,
             settled_rounds_max=rng.choice([1, 1, 5]),
-            priority=rng.choice(list(PriorityRule)),
+            priority=(priority := rng.choice(list(PriorityRule))),
             queue=rng.choice(list(QueueRule)),
             failures_max=1_000_000,
             keep_unsaved=keep_unsaved,
             priorities=classes,
+            move_lag_s=Random(seed).choice([0.0, 20.0, 60.0]) if priority is PriorityRule.LAG else 0.0,
             **calm_settings(rng),
         )
         on_node_lost, orphan_max_s = "fence" if is_fencing else "wait", rng.choice([0.0, 30.0, 120.0, 120.0])

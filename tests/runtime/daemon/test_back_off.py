@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
+from gavelpy.errors import InvalidInput
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.runtime.daemon.config import parse_config
 from gavelpy.runtime.daemon.queries.jobs import JobQueries
@@ -71,6 +74,21 @@ def test_a_scheduler_of_real_jobs_keeps_leases_for_half_a_round_and_lets_failure
     assert (default.lease_min_s, default.retry_s, default.retry_max_s) == (180.0, 10.0, 300.0)
     assert default.losses_free == 1
     assert short.lease_min_s == 15.0
+
+
+def test_a_running_job_is_moved_for_a_lag_of_five_rounds_unless_the_file_says_otherwise() -> None:
+    texts = ("", "round_s = 30", "move_lag_s = 7", "lag_half_life_s = 3600", "priority = 'osdi20'", "move_lag_s = 0")
+
+    found = [parse_config(f"{LEAST}[mechanism]\n{text}\n").mechanism.move_lag_s for text in texts]
+
+    assert found == [1800.0, 150.0, 7.0, 0.0, 0.0, 0.0]
+
+
+def test_a_half_life_without_effect_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"mechanism\.move_lag_s must be 0 where lag_half_life_s") as raised:
+        parse_config(f"{LEAST}[mechanism]\nlag_half_life_s = 60\nmove_lag_s = 90\n")
+
+    assert raised.value.line == len(LEAST.splitlines()) + 3
 
 
 def test_what_the_file_says_of_it_counts() -> None:

@@ -153,6 +153,10 @@ def test_an_upgrade_keeps_leases_for_half_of_the_round_that_is_in_force(tmp_path
         _forget_in_configured(config, "lease_min_s")
         async with running(config) as cluster:
             assert (cluster.core.settings.lease_min_s, cluster.core.settings.round_s) == (30.0, 60.0)
+            assert cluster.core.settings.move_lag_s == 300.0
+        _forget_in_configured(config, "move_lag_s")
+        async with running(config) as cluster:
+            assert (cluster.core.settings.move_lag_s, cluster.core.settings.round_s) == (300.0, 60.0)
 
     run(scenario())
 
