@@ -285,6 +285,18 @@ def test_values_of_variables_are_shown_to_the_owner_and_admins_on_request_only(s
     assert dict(shown.secrets) == {"TOKEN": "HF"}
 
 
+def test_a_submission_names_what_the_policy_does_not_use(tmp_path: Path) -> None:
+    with serving(tmp_path) as served, served.client() as client:
+        jobs = [
+            make_description("weighty", weight=2.0),
+            make_description("urgent", weight=2.0, deadline_s=60.0, entity="vision"),
+        ]
+        weighty, urgent = client.submit(jobs).jobs
+
+    assert "does not use" not in weighty.note
+    assert "the policy max_min_fairness does not use entities and deadlines" in urgent.note
+
+
 def test_a_submission_and_a_forecast_show_limits_that_the_job_gets_by_default(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
