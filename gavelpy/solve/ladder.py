@@ -3,10 +3,11 @@
     types       GPU types with equal rates for all jobs become one; always
     classes     equal jobs become one (program.py, packing/partition.py); always. So do nearly equal ones if the answer
                 is certified for the true jobs to the same gap
-    prices      jobs that run alone (prices/). Up to 63 classes: pivots, if there is no level or the slowest job limits
-                it; up to 255, also for a sum unless GPUs are scarce. More: an exact step from the last prices of the
-                `Solver` if the optimum is unique, from prices by HiGHS for up to 255 classes, or from those that
-                Newton's method finds
+    prices      jobs that run alone (prices/). Pivots for up to 63 classes, if there is no level or the slowest job
+                limits it; for a sum, or what such a level leaves, for up to some 1,000 classes of three types. Else an
+                exact step from the last prices of the `Solver` if the optimum is unique, from prices by HiGHS for up to
+                255 classes, or from those that Newton's method finds. Where numba is loaded, pivots are compiled, and
+                so is a search for the prices of a level (numba_search.py); answers are the same, to the last byte
     interior    more than 512 classes that run alone: the exact step from a block interior point (interior/), which also
                 solves sums of logarithms
     columns     very many configurations of pairs: column generation (packing/)

@@ -180,6 +180,8 @@ def test_where_newton_fails_the_interior_point_finds_what_highs_finds(
     monkeypatch.setattr(newton, "_STEPS_MAX", 1)
     monkeypatch.setattr(newton, "_FIRST_STEPS", 1)
     monkeypatch.setattr(engine, "ATTEMPTS", 1)
+    monkeypatch.setattr(engine, "has_few_pivots", lambda _: False)
+    monkeypatch.setattr(engine, "search_kernels", lambda: None)
     solver = Solver()
 
     allocation = solve(problem, LINEAR[kind](problem), solver)
@@ -219,6 +221,8 @@ def test_level_that_the_slowest_job_limits_takes_few_sweeps(
 def test_where_both_searches_for_prices_fail_highs_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = sparse(0, 600, 4, (20, 120))
     monkeypatch.setattr(engine, "ATTEMPTS", 0)
+    monkeypatch.setattr(engine, "has_few_pivots", lambda _: False)
+    monkeypatch.setattr(engine, "search_kernels", lambda: None)
     solver = Solver()
 
     certificate = solve(problem, MaxMin(1.0 / problem.weight), solver).certificate
@@ -271,7 +275,7 @@ def test_pivots_find_the_highest_sum_of_a_hundred_jobs_that_newton_and_the_exact
     objective = MaxSum(problem.weight / problem.rate_alone_steps_per_s.max(axis=1))
 
     by_pivots = solve(problem, objective)
-    monkeypatch.setattr(engine, "_has_few_pivots", lambda _: False)
+    monkeypatch.setattr(engine, "has_few_pivots", lambda _: False)
     by_prices = solve(problem, objective)
 
     assert by_pivots.certificate.path == by_prices.certificate.path == "prices"

@@ -15,6 +15,7 @@ the optimum. Otherwise the next box is around the new prices.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -67,7 +68,7 @@ def exact(
     """The optimum near `near`, or None if it is not found within `attempts`. `known` is the sweep there."""
     table, price, level = dual.table, near.price, near.level
     K, T = table.rate.shape
-    in_doubt = (_JOBS_IN_DOUBT + _JOBS_IN_DOUBT_PER_TYPE * T) * max(1.0, (K / _FEW_JOBS) ** 0.5)
+    in_doubt = _first_in_doubt(K, T)
     W = table.gpu_counts
     for attempt in range(1, attempts + 1):
         if dual.level_max is not None:
@@ -119,6 +120,17 @@ def _box(dual: Dual, price: Floats, level: float, free: Bools, half: float) -> B
         return Box(np.full(len(price), _DEAR * price.max()), price, (-1.0, min(_DEAR, limit)) if dual.leveled else None)
     sigma = (-half, min(half, limit)) if dual.leveled else None
     return Box(half * price, np.where(free, 0.0, half * price), sigma)
+
+
+def _first_in_doubt(classes: int, gpu_types: int) -> float:
+    """How many classes are in doubt in the first program."""
+    return (_JOBS_IN_DOUBT + _JOBS_IN_DOUBT_PER_TYPE * gpu_types) * max(1.0, math.sqrt(classes / _FEW_JOBS))
+
+
+def most_in_doubt(s: Sweep, gpu_types: int) -> Ints:
+    """Rows of the classes in doubt in the first program at this sweep."""
+    tied = int((s.margin < _TIED).sum())
+    return _in_doubt(s, int(max(_first_in_doubt(len(s.margin), gpu_types), _MORE_THAN_TIED * tied)))[0]
 
 
 def _in_doubt(s: Sweep, count: int) -> tuple[Ints, float]:

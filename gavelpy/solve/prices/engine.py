@@ -24,9 +24,9 @@ from gavelpy.solve.linear import TRACE
 from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
 from gavelpy.solve.prices.crossover import ATTEMPTS, exact
 from gavelpy.solve.prices.newton import NEWTON_MIN, PRICE_FLOOR, Dual, Point, near_level, near_sum, roughly_level
-from gavelpy.solve.prices.pivots import most_gain
-from gavelpy.solve.prices.table import Fixed, Jobs, Proportional, Table, Tally, jobs_of, kernels
-from gavelpy.solve.prices.vertex import Mix, as_left, read_off
+from gavelpy.solve.prices.pivots import has_few_pivots, most_gain
+from gavelpy.solve.prices.table import Fixed, Jobs, Proportional, Table, Tally, jobs_of, kernels, search_kernels
+from gavelpy.solve.prices.vertex import Mix, as_left, from_prices, read_off
 from gavelpy.solve.solver import NUMPY_ROWS_MAX, Solver
 
 CLASSES_MIN = 64  # below, pivots or HiGHS on the whole program are as fast
@@ -34,11 +34,12 @@ AT_THE_LIMIT = 1e-12
 _SPENT = 1e-12  # part of a type's GPUs that is negligible
 _NEXT_TO_NOTHING = 1e-300  # a price that only breaks ties
 _RECALLED_ATTEMPTS = 3
-_SCARCE = 4.0  # GPUs of all jobs for each that there is
 _PRICE_STEPS = 12  # 20 µs each for 128 jobs
 _BEYOND = 1e-6  # relative: closer than rounding and the tolerances of pivots, the pivots decide
 _FAR_BELOW = 0.9  # of the cost: the prices will hardly make up for that
 _SLOWEST = 0.25  # least square of a price's change in one step
+_COLUMNS_ENTRIES_MAX = 6200  # classes x types; with more, Newton's method needs fewer passes over the jobs
+_COLUMNS_GAP = 1e-9
 REST = "rest"  # kind of the prices of what a level leaves
 
 
@@ -77,28 +78,18 @@ def best_by_prices(
         return None if mix is None else proved(jobs, objective, mix.time, mix.steepness, mix.price)
     last: Point | None = None
     if len(table.gain):
-        mix = most_gain(table, floor) if _has_few_pivots(table) and not inside else None
+        mix = most_gain(table, floor) if has_few_pivots(table) and not inside else None
         if mix is None or not mix.has_unique_times:  # others are as good: which of them must not depend on the method
             mix, last = _max_sum(table, floor, solver, inside=inside)
     else:
         mix = max_min(table, jobs.value, solver, inside=inside)
-    if (
-        mix is not None and mix.price.any() and not mix.is_unique
-    ):  # prices are not unique: take the value of the next GPU
-        more = _with_a_trace_more(
-            replace(table, gpu_counts=table.gpu_counts * (1 + TRACE)), jobs.value, floor, mix, solver
-        )
-        mix = more and replace(mix, price=more.price, steepness=more.steepness)
+    if mix is not None and mix.price.any() and not mix.is_unique:  # nor are prices: take the value of the next GPU
+        mix = _with_prices_of_the_next_gpu(table, jobs.value, floor, mix, solver)
     if mix is None and last is not None and floor.any():  # unbounded prices: the floors may be infeasible
         raise FloorsRefused(problem, "not found", ray_at(jobs, last.price))
     if mix is None:
         raise failed(problem, "not found", "prices")
     return proved(jobs, objective, mix.time, mix.steepness, mix.price, by="interior" if inside else "prices")
-
-
-def _has_few_pivots(table: Table) -> bool:
-    """Whether pivots find the highest sum faster than HiGHS finds prices: each raises a price, and few are high."""
-    return len(table.rate) < NEWTON_MIN and bool(table.load.sum() <= _SCARCE * table.gpu_counts.sum())
 
 
 def _of_few(table: Table, value: Floats, floor: Floats) -> Mix | None:
@@ -108,6 +99,11 @@ def _of_few(table: Table, value: Floats, floor: Floats) -> Mix | None:
     mix = most_gain(table, floor)
     if mix is None or mix.is_unique or not mix.price.any():
         return mix
+    return _with_prices_of_a_trace_more(table, floor, mix)
+
+
+def _with_prices_of_a_trace_more(table: Table, floor: Floats, mix: Mix) -> Mix | None:
+    """The mix with the prices of slightly more GPUs, if they are unique and pivots find them."""
     more = most_gain(replace(table, gpu_counts=table.gpu_counts * (1 + TRACE)), floor)
     return replace(mix, price=more.price, steepness=more.steepness) if more is not None and more.is_unique else None
 
@@ -145,8 +141,19 @@ def _is_out_of_reach(table: Table, need: Floats) -> bool:
     return False
 
 
-def _with_a_trace_more(table: Table, value: Floats, floor: Floats, mix: Mix, solver: Solver) -> Mix | None:
-    """The duals with slightly more GPUs, which change nothing else, from the duals without."""
+def _with_prices_of_the_next_gpu(table: Table, value: Floats, floor: Floats, mix: Mix, solver: Solver) -> Mix | None:
+    """The mix with the duals for slightly more GPUs, which change nothing else, from the duals without."""
+    found = None
+    if len(table.gain) and has_few_pivots(table):
+        found = _with_prices_of_a_trace_more(table, floor, mix)
+    if found is None:
+        table = replace(table, gpu_counts=table.gpu_counts * (1 + TRACE))
+        more = _near_these_prices(table, value, floor, mix, solver)
+        found = more and replace(mix, price=more.price, steepness=more.steepness)
+    return found
+
+
+def _near_these_prices(table: Table, value: Floats, floor: Floats, mix: Mix, solver: Solver) -> Mix | None:
     price = np.maximum(mix.price, PRICE_FLOOR * mix.price.max())
     if len(table.gain):
         dual = Dual(table, Fixed(floor))
@@ -161,7 +168,11 @@ def max_min(table: Table, value: Floats, solver: Solver, *, inside: bool = False
     limit = float(value.min())
     dual = Dual(table, Proportional(1.0 / value), level_max=limit)
     W = table.gpu_counts
-    mix = None if inside else _recalled(dual, "level", solver)
+    mix = None if inside else _by_columns(dual, value, solver)
+    if mix is not None and mix.level >= limit * (1 - AT_THE_LIMIT):
+        return mix
+    if mix is None and not inside:
+        mix = _recalled(dual, "level", solver)
     if mix is None:
         mix = _limited_few(table, value) if len(value) < NEWTON_MIN else None
         if mix is not None:
@@ -183,6 +194,28 @@ def max_min(table: Table, value: Floats, solver: Solver, *, inside: bool = False
         if mix.level > limit * (1 - AT_THE_LIMIT):
             return _at_the_limit(table, value, limit, solver, inside=inside)
     return with_the_rest_spent(table, value, mix.level / value, mix, solver, inside=inside)
+
+
+def _by_columns(dual: Dual, value: Floats, solver: Solver) -> Mix | None:
+    """The highest level from prices by compiled columns, if kernels are loaded and no search could find another answer.
+
+    At the limit of the slowest job, the GPUs that are left are spent too.
+    """
+    table, search = dual.table, search_kernels()
+    if search is None or table.rate.size > _COLUMNS_ENTRIES_MAX:
+        return None
+    price, limit = np.zeros(len(table.gpu_counts)), float(value.min())
+    level, bound, _ = search.level_by_columns(table.rate, table.gpus, table.count, value, table.gpu_counts, price)
+    if level >= limit * (1 - AT_THE_LIMIT):
+        solver.points.pop(("level", len(price)), None)
+        return _at_the_limit(table, value, limit, solver)
+    if bound - level > _COLUMNS_GAP * level or not price.max() > 0:
+        return None
+    mix = from_prices(dual, Point(np.maximum(price, PRICE_FLOOR * price.max()), level))
+    if mix is None:
+        return None
+    solver.points["level", len(price)] = Point(mix.price, mix.level, 0.0)
+    return mix
 
 
 def max_sum(table: Table, floor: Floats, solver: Solver, kind: str = "sum", *, inside: bool = False) -> Mix | None:
@@ -272,8 +305,12 @@ def _spent(
     table: Table, value: Floats, need: Floats, gpu_counts: Floats, solver: Solver, *, inside: bool
 ) -> Mix | None:
     table = _rest(table, value, need, gpu_counts).table
-    mix = most_gain(table, need) if len(value) < NEWTON_MIN else None
-    return max_sum(table, need, solver, REST, inside=inside) if mix is None else mix
+    mix = most_gain(table, need) if len(value) < NEWTON_MIN or (has_few_pivots(table) and not inside) else None
+    if mix is None:
+        return max_sum(table, need, solver, REST, inside=inside)
+    if mix.price.any():
+        solver.points[REST, len(mix.price)] = Point(np.maximum(mix.price, PRICE_FLOOR * mix.price.max()), 0.0)
+    return mix
 
 
 def _rest(table: Table, value: Floats, need: Floats, gpu_counts: Floats) -> Dual:

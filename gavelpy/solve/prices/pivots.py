@@ -9,21 +9,25 @@ This function has a kink where a class has two best corners (a tie) and where a 
 prices; at first all prices are zero. One after another is released, and prices move along the edge as long as the sum
 falls, past any number of kinks. If GPUs are hardly scarce that is a step or two of about 40 microseconds.
 
-There is no state: the same jobs in the same order have the same answer, to the last byte.
+There is no state: the same jobs in the same order have the same answer, to the last byte. Where numba is loaded already
+(`table.search_kernels`), compiled loops do the same, operation by operation; the products and equations stay numpy's.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from types import ModuleType
 
 import numpy as np
 
 from gavelpy.model.arrays import Floats, Ints
-from gavelpy.solve.prices.table import Table
+from gavelpy.solve.prices.table import INTERPRETED, Table, search_kernels
 from gavelpy.solve.prices.vertex import Mix
 
 STEPS_MAX = 100
+_ENTRIES_MAX = 40_000  # classes x corners x types up to which pivots take less time than other searches
+_CLASSES_MAX, _SCARCE = 256, 4.0  # or up to this many classes, if jobs use at most this multiple of the GPUs
 _SURE = 1e-9  # relative: closer to a kink the answer may not be unique
 _ROUNDING = 1e-12
 
@@ -87,24 +91,83 @@ def most_gain(table: Table, floor: Floats) -> Mix | None:
     None if no times satisfy the floors, or if the search does not end. `is_unique`: no other times or prices are
     equally good.
     """
-    corners = _corners(table, floor)
+    kernels = search_kernels() if len(table.gpu_counts) > 1 else None  # numpy adds a single column in another order
+    if kernels is None:
+        with INTERPRETED.search():
+            return _most_gain(table, floor, None)
+    return _most_gain(table, floor, kernels)
+
+
+def _most_gain(table: Table, floor: Floats, kernels: ModuleType | None) -> Mix | None:
+    corners = _corners(table, floor) if kernels is None else _compiled_corners(table, floor, kernels)
     if np.isneginf(corners.gain.max(axis=1)).any():
         return None
+    try:
+        found = _searched(corners) if kernels is None else _searched_compiled(corners, kernels)
+    except np.linalg.LinAlgError:
+        return None
+    return None if found is None else _settled(table, corners, *found)
+
+
+def has_few_pivots(table: Table) -> bool:
+    """Whether pivots find the highest sum in less time than other searches: each raises a price, and few are high."""
+    (K, T), V = table.rate.shape, len(_pairs(table.rate.shape[1])[0])
+    if K * V * T <= _ENTRIES_MAX:
+        return True
+    return K < _CLASSES_MAX and bool(table.load.sum() <= _SCARCE * table.gpu_counts.sum())
+
+
+def _searched(corners: _Corners) -> tuple[_Point, Floats] | None:
+    """The point from which no edge leads down, and the amounts there."""
     T = len(corners.gpu_counts)
     at = _Point(np.zeros(T), corners.gain.argmax(axis=1), [], list(range(T)))
     for _ in range(STEPS_MAX):
-        try:
-            amount = at.amounts(corners)
-            leaving = _leaving(at, amount, corners.gpu_counts)
-            if leaving < 0:
-                return _settled(table, corners, at, amount)
-            direction = np.linalg.solve(at.rows(corners), (np.arange(T) == leaving).astype(np.float64))
-        except np.linalg.LinAlgError:
-            return None
+        amount = at.amounts(corners)
+        leaving = _leaving(at, amount, corners.gpu_counts)
+        if leaving < 0:
+            return at, amount
+        direction = np.linalg.solve(at.rows(corners), (np.arange(T) == leaving).astype(np.float64))
         at.release(leaving)
         if not _gone(corners, at, direction):
             return None
     return None
+
+
+def _searched_compiled(corners: _Corners, kernels: ModuleType) -> tuple[_Point, Floats] | None:
+    """The same as `_searched`."""
+    W, load = corners.gpu_counts, corners.load
+    T = len(W)
+    price, best, units = np.zeros(T), corners.gain.argmax(axis=1), np.eye(T)
+    tie, free = np.zeros((T + 1, 2), dtype=np.int64), np.arange(T + 1)
+    kinks = np.array([0, T])  # ties, and free types
+    spare, rows = np.empty(T), np.empty((T, T))
+    for _ in range(STEPS_MAX):
+        kernels.spare(load, best, W, spare)
+        kernels.constants(load, best, tie, free, kinks, rows)
+        amount: Floats = spare[free[:T]]
+        if kinks[0]:
+            amount = np.asarray(np.linalg.solve(rows.T, spare), dtype=np.float64)
+        leaving = kernels.leaving(amount, W, best, tie, free, kinks)
+        if leaving < 0:
+            ties, frees = kinks.tolist()
+            return _Point(price, best, list(map(tuple, tie[:ties].tolist())), free[:frees].tolist()), amount
+        kernels.constants(load, best, tie, free, kinks, rows)
+        direction = np.linalg.solve(rows, units[leaving])
+        kernels.release(leaving, tie, free, kinks)
+        kernels.spare(load, best, W, spare)
+        value, speed = corners.value(price), -(load @ direction)
+        if not kernels.go(value, speed, direction, float(spare @ direction), best, tie, free, kinks, price):
+            return None
+    return None
+
+
+def _compiled_corners(table: Table, floor: Floats, kernels: ModuleType) -> _Corners:
+    """The same as `_corners`."""
+    K, T = table.rate.shape
+    low, high, _, _ = _pairs(T)
+    gain, time, load = np.empty((K, len(low))), np.zeros((K, len(low), T)), np.empty((K, len(low), T))
+    kernels.corners(table.rate, table.gain, table.count, table.load, floor, low, high, gain, time, load)
+    return _Corners(gain, time, load, table.gpu_counts)
 
 
 def _corners(table: Table, floor: Floats) -> _Corners:
@@ -167,9 +230,12 @@ def _gone(corners: _Corners, at: _Point, direction: Floats) -> bool:
     falling = (direction < 0) & (at.price > 0)
     to_zero = np.divide(at.price, -direction, out=np.full(len(falling), inf), where=falling)
     first_free = int(to_zero.argmin())
+    first = when.argmin(axis=1)
+    soonest = when[classes, first]
     while True:
-        k, v = divmod(int(when.argmin()), V)
-        length = min(float(when[k, v]), float(to_zero[first_free]))
+        k = int(soonest.argmin())
+        v = int(first[k])
+        length = min(float(soonest[k]), float(to_zero[first_free]))
         if length == inf:
             return False
         is_free = length == to_zero[first_free]
@@ -179,7 +245,9 @@ def _gone(corners: _Corners, at: _Point, direction: Floats) -> bool:
         at.best[k] = v
         closing_k = speed[k] - speed[k, v]
         behind_k = np.maximum(value[k, v] - value[k] - length * closing_k, 0.0)
-        when[k] = length + np.divide(behind_k, closing_k, out=np.full(V, inf), where=closing_k > still)
+        later = length + np.divide(behind_k, closing_k, out=np.full(V, inf), where=closing_k > still)
+        first[k] = later.argmin()
+        soonest[k] = later[first[k]]
     at.price = np.maximum(at.price + length * direction, 0.0)
     if is_free:
         at.price[first_free] = 0.0

@@ -5,8 +5,14 @@ Also the conversion between an allocation problem and these arrays, and the choi
 
 from __future__ import annotations
 
+import importlib
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cache, reduce
+from pathlib import Path
 from types import ModuleType
 from typing import Protocol
 
@@ -208,3 +214,47 @@ def kernels(jobs: int) -> ModuleType:
     from gavelpy.solve.prices import numba_kernels
 
     return numba_kernels
+
+
+_KERNELS = {"gavelpy.solve.prices.numba_kernels", "gavelpy.solve.prices.event_kernels"}
+_LOADING_S, _COMPILING_S = 2.0, 20.0  # of CPU time: what the kernels cost if they are cached, and if they are not
+
+
+@dataclass
+class _Interpreted:
+    """CPU time that this process has spent in searches in numpy."""
+
+    seconds: float = 0.0
+
+    @contextmanager
+    def search(self) -> Iterator[None]:
+        """Adds the time of a search."""
+        started_s = time.process_time()
+        try:
+            yield
+        finally:
+            self.seconds += time.process_time() - started_s
+
+
+INTERPRETED = _Interpreted()
+
+
+def search_kernels() -> ModuleType | None:
+    """The compiled searches (numba_search.py) once they are worth it, else None: answers are the same.
+
+    That is where numba kernels are loaded already, for a large problem; and where searches in numpy have taken as long
+    in this process as loading the kernels takes, as in a scheduler, a long simulation or a notebook.
+    """
+    if _KERNELS.isdisjoint(sys.modules):
+        if INTERPRETED.seconds <= (_LOADING_S if _is_cached() else _COMPILING_S):
+            return None
+        importlib.import_module("gavelpy.solve.prices.numba_kernels")  # marks them as loaded
+    from gavelpy.solve.prices import numba_search
+
+    return numba_search
+
+
+@cache
+def _is_cached() -> bool:
+    """Whether some process has compiled the searches before."""
+    return any(Path(__file__).with_name("__pycache__").glob("numba_search.*.nbi"))

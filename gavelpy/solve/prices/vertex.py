@@ -15,10 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from gavelpy.model.arrays import Bools, Floats, Ints
-from gavelpy.solve.prices.crossover import Restricted, Vertex, restricted
-from gavelpy.solve.prices.newton import PRICE_FLOOR
+from gavelpy.solve.prices.crossover import Restricted, Vertex, most_in_doubt, restricted
+from gavelpy.solve.prices.newton import PRICE_FLOOR, Dual, Point
 from gavelpy.solve.prices.table import IDLE, Modes, Sweep, Table, kernels
 
+_ROUNDING = 1e-15
 _KINK = 1e-9  # relative: modes whose cost exceeds the hull by less are on it
 _FREE = 4 * PRICE_FLOOR  # of the highest price: a type that costs no more is free
 _CLOSE = 1e-6  # relative: largest difference between the solution and the point whose structure it has
@@ -54,6 +55,19 @@ def read_off(table: Table, vertex: Vertex) -> Mix:
     return as_left(table, vertex, vertex.level) if mix is None else mix
 
 
+def from_prices(dual: Dual, point: Point) -> Mix | None:
+    """The answer at exact prices, up to rounding, if it is unique: with the bytes that `read_off` finds; else None."""
+    table, level = dual.table, point.level
+    K, T = table.rate.shape
+    need, slope = dual.needs.at(level)
+    s = kernels(K).sweep(table, need, slope, point.price, 0.0, level)
+    rows = most_in_doubt(s, T)
+    base, time = need - slope * level, np.zeros((len(rows), T))
+    vertex = Vertex(point.price, level, dual.leveled, s.low, s.high, base, slope, rows, time, attempts=0)
+    some, again, price = _again(table, vertex)
+    return _by_structure(table, vertex, price > 0, restricted(some, again, need[rows], point.price))
+
+
 def as_left(table: Table, vertex: Vertex, level: float) -> Mix:
     """The answer of the last program, with this level."""
     some, again, price = _again(table, vertex)
@@ -80,7 +94,8 @@ def _by_structure(table: Table, vertex: Vertex, priced: Bools, r: Restricted) ->
     low, high = vertex.low.copy(), vertex.high.copy()
     low[vertex.rows], high[vertex.rows] = _as_modes(r.low, table), _as_modes(r.high, table)
     low[kinks.rows], high[kinks.rows] = kinks.low, kinks.high
-    used, drift = kernel.demand(table, low, high, vertex.base, vertex.slope)
+    base = np.where(np.abs(vertex.base) > _ROUNDING, vertex.base, 0.0)  # needs are up to 1
+    used, drift = kernel.demand(table, low, high, base, vertex.slope)
     change = kinks.swap * table.load[kinks.rows, None]
     columns = np.column_stack([drift, change.T]) if vertex.leveled else change.T
     edges = kinks.swap * table.gpus[kinks.rows, None]
@@ -96,7 +111,7 @@ def _by_structure(table: Table, vertex: Vertex, priced: Bools, r: Restricted) ->
     close = np.abs(price - vertex.price)[priced] <= _CLOSE * vertex.price[priced]
     if not (close.all() and abs(level - vertex.level) <= _CLOSE * vertex.level):
         return None
-    need = vertex.base + vertex.slope * level
+    need = base + vertex.slope * level
     time, steepness = kernel.settle(table, low, high, need, price)
     time[kinks.rows] += kinks.swap * answer[int(vertex.leveled) :, None]
     if not (_all_in_use(time, low, high, kinks) and _no_need_at_a_mode(table, vertex, r, need)):
