@@ -96,7 +96,8 @@ class LiveMaxMin:
         self._row: dict[str, int] = {}
         self._rate = np.zeros((_ROWS, T))  # in units of the best
         self._given = np.zeros((_ROWS, T))  # in steps/s
-        self._best, self._gpus, self._scale, self._value, self._per_level, self._margin = np.zeros((6, _ROWS))
+        self._best, self._gpus, self._scale, self._value, self._per_level = np.zeros((5, _ROWS))
+        self._margin, self._climb, self._base = np.zeros((3, _ROWS))
         self._low, self._high = np.zeros((2, _ROWS), np.int8)
         self._state: _State | None = None
 
@@ -185,7 +186,8 @@ class LiveMaxMin:
             if s.is_level and s.level >= limit:
                 return None
             end, level, s.ties_count = vertex(
-                self._rate[:J], self._gpus, value, self._per_level, self._low, self._high, self._margin, self._counts,
+                self._rate[:J], self._gpus, value, self._per_level, self._low, self._high, self._margin, self._climb,
+                self._base, self._counts,
                 s.money, s.level, s.is_level, s.half, s.centre, s.radius, s.centre_level, s.used, s.drift, s.price,
                 s.ties, s.ties_count, time, figures, spent,
             )  # fmt: skip
@@ -260,8 +262,8 @@ class LiveMaxMin:
         s = self._state
         assert s is not None
         count(
-            self._rate, self._gpus, self._per_level, first, last, s.level, s.is_level, self._low, self._high,
-            self._margin, s.half, factor, s.used, s.drift,
+            self._gpus, first, last, s.level, s.is_level, self._low, self._high, self._margin, self._climb, self._base,
+            s.half, factor, s.used, s.drift,
         )  # fmt: skip
 
     def _proved(self, mix: Mix) -> LiveAnswer:
@@ -303,7 +305,7 @@ class LiveMaxMin:
         assert s is not None
         mixes(
             self._rate, self._gpus, self._value, first, last, s.money, s.centre_level, s.is_level, s.centre, s.radius,
-            self._low, self._high, self._margin,
+            self._low, self._high, self._margin, self._climb, self._base,
         )  # fmt: skip
 
     def _forget(self, row: int, moved: int | None = None) -> None:
@@ -323,11 +325,11 @@ class LiveMaxMin:
     def _columns(self) -> tuple[Floats | Modes, ...]:
         return (
             self._rate, self._given, self._best, self._gpus, self._scale, self._value, self._per_level, self._margin,
-            self._low, self._high,
+            self._climb, self._base, self._low, self._high,
         )  # fmt: skip
 
     def _grow(self) -> None:
         (
             self._rate, self._given, self._best, self._gpus, self._scale, self._value, self._per_level, self._margin,
-            self._low, self._high,
+            self._climb, self._base, self._low, self._high,
         ) = (np.concatenate([c, np.zeros_like(c)]) for c in self._columns())  # fmt: skip

@@ -18,11 +18,12 @@ _BLOCK = 1024  # rows; partial sums reduce rounding
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def mixes(  # type: ignore[no-untyped-def]
-    rate, gpus, value, first, last, money, level, is_level, price, radius, low, high, margin
+    rate, gpus, value, first, last, money, level, is_level, price, radius, low, high, margin, climb, base
 ):
     """The mixes and margins of some rows at prices (T,): the need is level / value, a value has `money` as its gain.
 
-    A margin is the least part of `radius` (T,) by which prices may move until another mix may be cheaper.
+    A margin is the least part of `radius` (T,) by which prices may move until another mix may be cheaper. The time in
+    the high mode is climb x level + base.
     """
     T = rate.shape[1]
     cost, swap, none = np.empty(T), np.empty(T), np.empty((T, T))
@@ -32,7 +33,11 @@ def mixes(  # type: ignore[no-untyped-def]
         for t in range(T):
             cost[t] = gpus[i] * price[t] - money * value[i] * rate[i, t]
         a, b, lacking = _hull(rate[i], cost, need, T)
-        low[i], high[i] = a, b
+        low[i], high[i], climb[i], base[i] = a, b, 0.0, 1.0
+        if a != b:
+            a_rate = rate[i, a] if a >= 0 else 0.0
+            climb[i] = 1.0 / (value[i] * (rate[i, b] - a_rate))
+            base[i] = -a_rate / (rate[i, b] - a_rate)
         if lacking:
             margin[i] = 0.0
         elif a == b:
@@ -45,46 +50,32 @@ def mixes(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def count(  # type: ignore[no-untyped-def]
-    rate, gpus, per_level, first, last, level, is_level, low, high, margin, half, factor, used, drift
+    gpus, first, last, level, is_level, low, high, margin, climb, base, half, factor, used, drift
 ):
     """Adds `factor` times the GPUs that some rows use at a level, (T,), and that they use more for a unit of level.
 
     Rows whose margin is at most `half` are in doubt, and not counted.
     """
-    block_used, block_drift = np.zeros(len(used)), np.zeros(len(used))
+    T = len(used)
+    block_used, block_drift = np.zeros(T + 1), np.zeros(T + 1)  # the last is for idle, which is -1
     for start in range(first, last, _BLOCK):
-        for t in range(len(used)):
+        for t in range(T):
             block_used[t] = block_drift[t] = 0.0
         for i in range(start, min(start + _BLOCK, last)):
             if margin[i] > half:
-                _count_one(rate, gpus[i], per_level[i], i, level, low[i], high[i], block_used, block_drift)
-        for t in range(len(used)):
+                fast, more = min(max(climb[i] * level + base[i], 0.0), 1.0), gpus[i] * climb[i]
+                block_used[low[i]] += gpus[i] * (1.0 - fast)
+                block_used[high[i]] += gpus[i] * fast
+                block_drift[low[i]] -= more
+                block_drift[high[i]] += more
+        for t in range(T):
             used[t] += factor * block_used[t]
             drift[t] += factor * block_drift[t] if is_level else 0.0
 
 
-@inner
-def _count_one(rate, gpus, per_level, i, level, a, b, used, drift):  # type: ignore[no-untyped-def]
-    """Adds the GPUs of one row; returns the times in its low and its high mode."""
-    if a == b:
-        if a >= 0:
-            used[a] += gpus
-        return 0.0, 1.0
-    a_rate = rate[i, a] if a >= 0 else 0.0
-    rise = 1.0 / (rate[i, b] - a_rate)
-    theta = min(max((min(level * per_level, 1.0) - a_rate) * rise, 0.0), 1.0)
-    slope = gpus * per_level * rise
-    used[b] += gpus * theta
-    drift[b] += slope
-    if a >= 0:
-        used[a] += gpus * (1.0 - theta)
-        drift[a] -= slope
-    return 1.0 - theta, theta
-
-
 @njit(cache=True, nogil=True, error_model="numpy")
 def vertex(  # type: ignore[no-untyped-def]
-    rate, gpus, value, per_level, low, high, margin, gpu_counts, money, level, is_level,
+    rate, gpus, value, per_level, low, high, margin, climb, base, gpu_counts, money, level, is_level,
     half, centre, radius, centre_level, used, drift, price, ties, ties_count, time, figures, spent,
 ):  # fmt: skip
     """The optimum if prices stay within `half` of a radius of the centre: times (J, T), and sums for a certificate.
@@ -138,7 +129,7 @@ def vertex(  # type: ignore[no-untyped-def]
         end = AT_THE_EDGE
     if end == FOUND:
         _written(
-            rate, gpus, value, per_level, low, high, level, is_level, price, rows, times, steepness,
+            rate, gpus, value, per_level, low, high, climb, base, level, is_level, price, rows, times, steepness,
             used, drift, time, figures, spent,
         )  # fmt: skip
     return end, level, found
@@ -160,7 +151,7 @@ def _is_near(price, centre, half, radius, is_level):  # type: ignore[no-untyped-
 
 @inner
 def _written(  # type: ignore[no-untyped-def]
-    rate, gpus, value, per_level, low, high, level, is_level, price, rows, times, steepness,
+    rate, gpus, value, per_level, low, high, climb, base, level, is_level, price, rows, times, steepness,
     used, drift, time, figures, spent,
 ):  # fmt: skip
     """Writes the times of all jobs, the sums of `count` at this level, and those of a certificate from the times.
@@ -170,7 +161,7 @@ def _written(  # type: ignore[no-untyped-def]
     J, T = rate.shape
     k = 0
     least, budgets, weights, sign, over = np.inf, 0.0, 0.0, 0.0, 0.0
-    block_used, block_drift, block_doubt = np.zeros(T), np.zeros(T), np.zeros(T)
+    block_used, block_drift, block_doubt = np.zeros(T + 1), np.zeros(T + 1), np.zeros(T)  # the last is for idle
     for t in range(T):
         used[t] = drift[t] = spent[t] = 0.0
     for start in range(0, J, _BLOCK):
@@ -194,16 +185,18 @@ def _written(  # type: ignore[no-untyped-def]
                 for t in range(T):
                     time[i, t] = 0.0
                 a, b = low[i], high[i]
-                slow, fast = _count_one(rate, gpus[i], per_level[i], i, level, a, b, block_used, block_drift)
+                fast, more = min(max(climb[i] * level + base[i], 0.0), 1.0), gpus[i] * climb[i]
+                a_price = 0.0
                 if a >= 0:
-                    time[i, a] = slow
-                    had = slow * rate[i, a]
+                    time[i, a], had, a_price = 1.0 - fast, (1.0 - fast) * rate[i, a], price[a]
                 if b >= 0:
                     time[i, b] = fast
-                    had = fast * rate[i, b] + (had if a != b else 0.0)
-                if is_level and a != b:
-                    climb = price[b] - price[a] if a >= 0 else price[b]
-                    steep = max(gpus[i] * climb / (rate[i, b] - (rate[i, a] if a >= 0 else 0.0)), 0.0)
+                    had += fast * rate[i, b]
+                    steep = max(more * value[i] * (price[b] - a_price), 0.0)
+                block_used[a] += gpus[i] * (1.0 - fast)
+                block_used[b] += gpus[i] * fast
+                block_drift[a] -= more
+                block_drift[b] += more
             least = min(least, value[i] * had)
             if is_level:
                 budget = 0.0
