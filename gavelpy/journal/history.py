@@ -82,6 +82,8 @@ class History:
         self.target: Floats = np.zeros((_FIRST_ROWS, 0))  # (N, T) shares in force
         self.owed_s: Floats = np.zeros((_FIRST_ROWS, 0))
         self._gpus_before = np.full(_FIRST_ROWS, NO_GPUS, dtype=np.uint64)  # (N,) set of GPUs of the last run
+        self._living: Ints = np.zeros(0, dtype=np.int64)  # jobs that were not over when last looked at
+        self._living_to = 0  # jobs that there were then
         self._runs: list[tuple[Ints, Ints, Floats, Floats]] = []  # jobs, types, start, end
 
     def apply(self, event: Event, now_s: float) -> None:
@@ -293,8 +295,11 @@ class History:
             np.add.at(self.target, (event.pair_jobs, event.pair_gpu_type[:, None]), event.pair_share[:, None])
 
     def _alive(self) -> Ints:
-        n = self.count
-        return np.flatnonzero(np.isnan(self.finish_s[:n]) & np.isnan(self.cancelled_s[:n]))
+        """Jobs that are not over; those that were before, and newer ones, are looked at."""
+        rows = np.concatenate([self._living, np.arange(self._living_to, self.count)])
+        self._living_to = self.count
+        self._living = rows[np.isnan(self.finish_s[rows]) & np.isnan(self.cancelled_s[rows])]
+        return self._living
 
     def _settle(self, rows: Ints, now_s: float) -> None:
         self.owed_s[rows] += self.target[rows] * (now_s - self.owed_since_s[rows])[:, None]

@@ -199,6 +199,8 @@ class JobTable:
         for name in WIDE_COLUMNS:
             setattr(self, name, np.zeros((_FIRST_ROWS, type_count)))
         self._active: Ints | None = None
+        self._listed: Ints = np.zeros(0, dtype=np.int64)  # active jobs when they were last listed
+        self._listed_to = 0  # jobs that there were then
 
     def add(self, spec: JobSpec, gpu_types: tuple[str, ...], now_s: float) -> int:
         """Adds a job; returns its serial."""
@@ -271,7 +273,9 @@ class JobTable:
     def active(self) -> Ints:
         """Serials of jobs that are not over, ascending."""
         if self._active is None:
-            self._active = np.flatnonzero(self.state[: self.count] <= ALIVE[-1])
+            rows = np.concatenate([self._listed, np.arange(self._listed_to, self.count)])
+            self._active = self._listed = rows[self.state[rows] <= ALIVE[-1]]
+            self._listed_to = self.count
             self._active.setflags(write=False)
         return self._active
 
@@ -315,10 +319,11 @@ class JobTable:
         rows = self.with_partners(rows) if self.pairs.count else rows
         running = rows[self.since_s[rows] >= 0]
         time_s, gpu_type = now_s - self.since_s[running], self.lease_type[running]
-        shared = self.partner[running] >= 0
-        if shared.any():
+        alone: Bools | slice = slice(None)
+        if self.pairs.count and (shared := self.partner[running] >= 0).any():
             self.pairs.credit(running[shared], self.partner[running[shared]], gpu_type[shared], time_s[shared])
-        self.received_s[running[~shared], gpu_type[~shared]] += time_s[~shared]
+            alone = ~shared
+        self.received_s[running[alone], gpu_type[alone]] += time_s[alone]
         self.attained_gpu_s[running] += time_s * self.gpus[running]
         self.since_s[running] = now_s
 

@@ -27,6 +27,9 @@ def whole_shares(
     order (see `_CoLocation`). A job that stopped the queue stops it here, too, unless it finds a partner.
     """
     share: Floats = np.zeros(problem.fits.shape)
+    if problem.runs_alone:
+        _take_gpus_alone(problem, order, share, blocks=blocks)
+        return share
     skipped, queue = _take_gpus(problem, order, share, blocks=blocks)
     if problem.member_count.max(initial=0) > 1 and len(skipped) + len(queue):
         co_location = _CoLocation(problem, share, packing_threshold)
@@ -42,6 +45,30 @@ def check_packing_threshold(packing_threshold: float) -> None:
     """Raises InvalidInput for a threshold below 1, which would accept jobs that gain nothing."""
     if not (math.isfinite(packing_threshold) and packing_threshold >= 1):
         raise InvalidInput(f"packing_threshold must be finite and >= 1, got {packing_threshold!r}")
+
+
+def _take_gpus_alone(problem: AllocationProblem, order: Ints, share: Floats, *, blocks: bool) -> None:
+    """Sets the `share` of each job, as `_take_gpus` does, if configuration c is job c alone."""
+    jobs = order[problem.can_run[order]]
+    needed_by = problem.demand[jobs, 0]
+    least_behind = np.minimum.accumulate(needed_by[::-1])[::-1].tolist()  # of a job and all later ones
+    rates_of, held_by = problem.member_rate_steps_per_s[jobs].tolist(), problem.gpu_type_held[jobs].tolist()
+    left = problem.capacity[:, 0].tolist()
+    for job, needed, least, rates, held in zip(
+        jobs.tolist(), needed_by.tolist(), least_behind, rates_of, held_by, strict=True
+    ):
+        most_left = max(left)
+        if most_left < least or (blocks and most_left < needed):
+            return
+        best, best_rate = -1, 0.0
+        for gpu_type, rate in enumerate(rates):
+            if rate < best_rate or rate <= 0 or needed > left[gpu_type]:
+                continue
+            if rate > best_rate or (gpu_type == held, left[gpu_type]) > (best == held, left[best]):
+                best, best_rate = gpu_type, rate
+        if best >= 0:
+            share[job, best] = 1.0
+            left[best] -= needed
 
 
 def _take_gpus(problem: AllocationProblem, order: Ints, share: Floats, *, blocks: bool) -> tuple[list[int], list[int]]:

@@ -10,6 +10,7 @@ import pytest
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import Policy
 from gavelpy.policies.fifo import Fifo
+from gavelpy.policies.queue import _take_gpus, whole_shares
 from gavelpy.policies.shortest_job_first import ShortestJobFirst
 
 
@@ -105,3 +106,23 @@ def test_a_full_cluster_ends_the_search(policy: Policy) -> None:
     problem = AllocationProblem.of([str(i) for i in range(count)], ["v100"], [3], np.ones((count, 1)))
 
     assert policy.allocate(problem).share.sum() == 3
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+@pytest.mark.parametrize("seed", range(100))
+def test_queue_of_jobs_alone_is_that_of_any_configurations(seed: int, blocks: bool) -> None:
+    """Small whole rates, so that many types are equally fast."""
+    rng = np.random.default_rng(seed)
+    J, T = int(rng.integers(1, 30)), int(rng.integers(1, 5))
+    problem = AllocationProblem.of(
+        [f"job-{i}" for i in range(J)],
+        [f"type-{t}" for t in range(T)],
+        rng.integers(0, 12, T),
+        rng.integers(0, 3, (J, T)),
+        gpus=rng.integers(1, 5, J),
+        gpu_type_held=rng.integers(-1, T, J),
+    )
+    order, expected = rng.permutation(J), np.zeros((J, T))
+    _take_gpus(problem, order, expected, blocks=blocks)
+
+    np.testing.assert_array_equal(whole_shares(problem, order, blocks=blocks), expected)
