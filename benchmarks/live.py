@@ -40,11 +40,11 @@ def _line(jobs: int, types: int) -> None:
     live.solve()
     took_s, gaps, objective = [], [], 0.0
     for before, after in pairwise(changes):
-        gone, come = np.setdiff1d(before, after), np.setdiff1d(after, before)
+        gone, come = np.setdiff1d(before, after).tolist(), np.setdiff1d(after, before).tolist()
         began_s = time.perf_counter()
-        for row in gone.tolist():
+        for row in gone:
             live.remove(pool.job_ids[row])
-        for row in come.tolist():
+        for row in come:
             _add(live, pool, row, float(scale[row]))
         certificate = live.solve().certificate
         took_s.append(time.perf_counter() - began_s)
