@@ -140,7 +140,7 @@ def test_rounds_shorter_than_a_start_come_to_their_end_with_a_warning(gavel: Gav
 def test_a_run_in_which_no_job_gains_a_step_ends_with_the_reason_and_what_it_has(gavel: Gavel) -> None:
     command = ("simulate", gavel.trace(THREE), "--cluster", "v100:2", "--round-s", "5", "--start-max-s", "0")
 
-    answer = gavel(*command, "--policy", "las,fifo", "--fairness")
+    answer = gavel(*command, "--move-lag-s", "0", "--policy", "las,fifo", "--fairness")
 
     assert answer.code == 1
     assert re.search(r"^ las ", answer.out, re.MULTILINE)
