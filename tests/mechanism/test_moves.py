@@ -218,10 +218,20 @@ def random_turns(seed: int) -> Turns:
     return Turns([gpus], shares[:, None], move_lag_s=float(rng.choice([1, 2, 5, 10])) * ROUND_S)
 
 
+def proved_bound_s(gpus: int, jobs: int, move_lag_s: float) -> float:
+    """B(1) of docs/decisions/0039, from its recurrence as a linear system; 0 for one job."""
+    grown = np.minimum(np.arange(1, jobs), gpus) * ROUND_S
+    bent = 2.0 * np.eye(jobs - 1) - np.eye(jobs - 1, k=1) - np.eye(jobs - 1, k=-1)
+    return float(np.linalg.solve(bent, move_lag_s + 3.0 * grown)[0]) if jobs > 1 else 0.0
+
+
 def assert_lags_are_bounded(seeds: range) -> None:
     for seed in seeds:
         turns = random_turns(seed).run(120)
-        most_s = LAG_MAX * turns.core.settings.move_lag_s + ROUND_S
+        move_lag_s, gpus = turns.core.settings.move_lag_s, len(turns.core.pool.node_of)
+        most_s = LAG_MAX * (move_lag_s + ROUND_S)
+        if turns.lag_max_s <= LAG_MAX * move_lag_s:
+            assert turns.lag_max_s <= proved_bound_s(gpus, len(turns.shares), move_lag_s), f"seed {seed}"
         assert -most_s <= turns.lag_min_s, f"seed {seed}: {turns.lag_min_s:g} s"
         assert turns.lag_max_s <= most_s, f"seed {seed}: {turns.lag_max_s:g} s"
 
