@@ -307,7 +307,9 @@ class Agent:
         self._orders, self._obeyed = None, 0
 
         def received() -> None:
-            self._was_connected = True
+            # A stream of the cluster that the node has left may still have a message
+            if node.cluster_id in ("", self._state.cluster_id):
+                self._was_connected = True
             if not self._moves_to:  # otherwise keep the back-off: the new scheduler waits until the leases have ended
                 on_message()
 
