@@ -7,6 +7,7 @@ Modules:
     program             a problem in scaled numbers, with classes of equal jobs
     certificate         repairs a solver's shares, proves how good they are; the even split as last resort
     solver              warm state of a caller; linear programs by HiGHS
+    compiled            numba's compiler, for the kernels of prices/ and interior/
     small_programs      small linear programs and branch and bound by HiGHS
     linear              max-min and max-sum objectives as linear programs
     feasible_floors     the largest set of rate floors that is feasible together

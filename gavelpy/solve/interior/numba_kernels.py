@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from gavelpy.model.arrays import Floats
+from gavelpy.solve.compiled import njit
 from gavelpy.solve.interior.numpy_kernels import FALL_MAX, RISE_MAX, Iterate, Reach, Rows
 
 _compiled = njit(cache=True, nogil=True, error_model="numpy")

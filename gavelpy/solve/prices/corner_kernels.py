@@ -8,7 +8,8 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-from numba import njit
+
+from gavelpy.solve.compiled import njit
 
 inner = partial(njit, cache=True, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)()
 """Compiles a function that only others call: without wrappers for Python this takes half the time."""

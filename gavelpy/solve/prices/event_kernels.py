@@ -7,8 +7,8 @@ event starts: between two answers the sums change by the rows of one event only,
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from gavelpy.solve.compiled import njit
 from gavelpy.solve.prices.corner_kernels import inner
 from gavelpy.solve.prices.descent_kernels import AT_THE_EDGE, FOUND, search
 from gavelpy.solve.prices.numba_kernels import _hull, _margin_at_vertex, _margin_on_edge

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from gavelpy.model.arrays import Floats
+from gavelpy.solve.compiled import njit
 from gavelpy.solve.prices.table import IDLE, Modes, Sweep, Table, Tally
 
 

@@ -16,7 +16,8 @@ are the next prices (Dantzig and Wolfe 1960). It has T + 1 rows, and after some 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from gavelpy.solve.compiled import njit
 
 _ROUNDING = 1e-12
 _COLUMNS_PER_TYPE = 40

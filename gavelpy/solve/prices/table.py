@@ -6,12 +6,14 @@ Also the conversion between an allocation problem and these arrays, and the choi
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, reduce
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Protocol
@@ -216,6 +218,7 @@ def kernels(jobs: int) -> ModuleType:
     return numba_kernels
 
 
+_COMPILED = Path(__file__).with_name("__pycache__")
 _KERNELS = {"gavelpy.solve.prices.numba_kernels", "gavelpy.solve.prices.event_kernels"}
 _LOADING_S, _COMPILING_S = 2.0, 20.0  # of CPU time: what the kernels cost if they are cached, and if they are not
 
@@ -256,5 +259,8 @@ def search_kernels() -> ModuleType | None:
 
 @cache
 def _is_cached() -> bool:
-    """Whether some process has compiled the searches before."""
-    return any(Path(__file__).with_name("__pycache__").glob("numba_search.*.nbi"))
+    """Whether some process has compiled the searches before: numba stores them in one of three places."""
+    variables = os.environ
+    user = Path(variables.get("XDG_CACHE_HOME") or Path(variables.get("HOME", ""), ".cache"), "numba")
+    shared = Path(variables.get("NUMBA_CACHE_DIR") or user)
+    return any(chain(_COMPILED.glob("numba_search.*.nbi"), shared.glob("*/numba_search.*.nbi")))

@@ -1,0 +1,72 @@
+"""Compiled code has a place on every machine, and processes find what others have compiled."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gavelpy.solve.prices import table
+
+PROGRAM = """
+import numba
+from gavelpy.solve.compiled import njit
+
+@njit(cache=True)
+def twice(x):
+    return 2 * x
+
+print(twice(21), numba.config.CACHE_DIR)
+"""
+
+
+def _printed(program: str, directory: Path, **variables: str) -> str:
+    """The output of a file of its own: numba stores nothing for code without a file."""
+    script = directory / "program.py"
+    script.write_text(program)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
+    ran = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_process_without_a_writable_place_compiles_for_itself_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()  # no user can make a directory below it
+
+    answer, place = _printed(
+        PROGRAM,
+        tmp_path,
+        NUMBA_CACHE_DIR=str(tmp_path / "file" / "cache"),
+        NUMBA_CACHE_LOCATOR_CLASSES="UserProvidedCacheLocator",
+    ).split()
+
+    assert answer == "42"
+    assert Path(place).name.startswith("gavel-compiled-")
+    assert not Path(place).exists()
+
+
+def test_process_with_a_place_stores_there(tmp_path: Path) -> None:
+    answer, place = _printed(PROGRAM, tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache")).split()
+
+    assert (answer, Path(place)) == ("42", tmp_path / "cache")
+    assert list((tmp_path / "cache").glob("*/program.twice-*.nbi"))
+
+
+@pytest.mark.parametrize("variable", ["NUMBA_CACHE_DIR", "XDG_CACHE_HOME"])
+def test_what_another_process_has_compiled_is_found(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "_COMPILED", tmp_path / "package")
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setenv(variable, str(tmp_path))
+    directory = (tmp_path if variable == "NUMBA_CACHE_DIR" else tmp_path / "numba") / "prices_1234"
+    directory.mkdir(parents=True)
+    monkeypatch.setattr(table, "_is_cached", table._is_cached.__wrapped__)
+
+    before = table._is_cached()
+    (directory / "numba_search.columns-1.py311.nbi").touch()
+
+    assert (before, table._is_cached()) == (False, True)
