@@ -26,7 +26,7 @@ from gavelpy.runtime.agent.leases.directory import LeaseDirectory
 from gavelpy.runtime.agent.leases.orders import API_VERSIONS, Orders, heartbeat_interval_s, orders_of
 from gavelpy.runtime.agent.leases.reconcile import LocalPhase
 from gavelpy.runtime.lease_files import LeaseOutcome, clock_s
-from gavelpy.runtime.security.exposure import channel_credentials, is_loopback
+from gavelpy.runtime.security.exposure import CONNECT_MS_MAX, channel_credentials, is_loopback
 from gavelpy.runtime.shim.failures import FailureKind
 from gavelpy.runtime.shim.processes import boot_id, this_process
 from gavelpy.runtime.wire import agent_pb2
@@ -40,7 +40,7 @@ _OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", CONNECT_MS_MAX),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.use_local_subchannel_pool", 1),
 )

@@ -19,7 +19,7 @@ import grpc
 
 from gavelpy.errors import CallFailed, GavelError, InvalidInput, NotAllowed, NotFound, SchedulerUnreachable
 from gavelpy.runtime.client.settings import ClientSettings
-from gavelpy.runtime.security.exposure import channel_credentials, is_loopback
+from gavelpy.runtime.security.exposure import CONNECT_MS_MAX, channel_credentials, is_loopback
 from gavelpy.runtime.wire import client_pb2 as pb
 from gavelpy.runtime.wire import client_pb2_grpc, log_pb2
 
@@ -357,7 +357,7 @@ def _channel(settings: ClientSettings) -> grpc.Channel:
     options = [
         ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
         ("grpc.initial_reconnect_backoff_ms", 50),
-        ("grpc.min_reconnect_backoff_ms", 50),
+        ("grpc.min_reconnect_backoff_ms", CONNECT_MS_MAX),
         ("grpc.max_reconnect_backoff_ms", 1_000),
         ("grpc.enable_retries", 0),
         ("grpc.keepalive_time_ms", 20_000),  # a stream that follows must detect that the scheduler's node is down

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -12,6 +12,12 @@ from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:
     import grpc
+
+CONNECT_MS_MAX: Final = 5_000
+"""gRPC's `min_reconnect_backoff_ms` limits one attempt to connect, with the TLS handshake and the server's settings.
+
+It does not delay the next attempt. Shorter, and no connection comes about over a slow link or to a busy host.
+"""
 
 
 class SecuritySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -19,6 +19,7 @@ from gavelpy.runtime.agent.main import main
 from gavelpy.runtime.service_manager import sd_notify
 from tests.runtime.agent.conftest import Node
 from tests.runtime.agent.peer import Peer, serving, until
+from tests.runtime.slow_link import slow_link
 
 
 def test_check_config_prints_what_the_node_would_offer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,7 +137,8 @@ def test_node_stops_gracefully_and_logs_json(peer: Peer, make_node: Callable[...
     assert oct(node.state.stat().st_mode)[-3:] == "700"
 
 
-def test_node_shows_its_token_over_tls_only(tmp_path: Path, make_node: Callable[..., Node]) -> None:
+@pytest.mark.parametrize("delay_s", [0.0, 0.3], ids=["local", "slow link"])
+def test_node_shows_its_token_over_tls_only(delay_s: float, tmp_path: Path, make_node: Callable[..., Node]) -> None:
     authority = trustme.CA()
     certificate = authority.issue_cert("localhost")
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
@@ -144,9 +146,10 @@ def test_node_shows_its_token_over_tls_only(tmp_path: Path, make_node: Callable[
     key, chain = certificate.private_key_pem.bytes(), certificate.cert_chain_pems[0].bytes()
     peer = Peer()
 
-    with serving(peer, credentials=grpc.ssl_server_credentials([(key, chain)])) as port:
+    credentials = grpc.ssl_server_credentials([(key, chain)])
+    with serving(peer, credentials=credentials) as port, slow_link(f"127.0.0.1:{port}", delay_s) as relay:
         flags = ("--tls-ca", str(tmp_path / "ca.pem"), "--token-file", str(tmp_path / "token"))
-        make_node(*flags, scheduler=f"localhost:{port}", more='run_as = "agent"\n')
+        make_node(*flags, scheduler=relay.replace("127.0.0.1", "localhost"), more='run_as = "agent"\n')
         until(lambda: peer.nodes)
 
     assert peer.metadata[0]["authorization"] == "Bearer gavel_secret"

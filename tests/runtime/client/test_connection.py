@@ -15,6 +15,7 @@ from gavelpy.runtime.client.connection import Client
 from gavelpy.runtime.client.settings import ClientSettings
 from gavelpy.runtime.local_cluster import reserved_port
 from tests.runtime.client.serving import make_description, serving, until
+from tests.runtime.slow_link import slow_link
 
 IN_TIME_S = 9.0  # on a busy machine; the default timeout is ten seconds
 CALLS: dict[str, Callable[[Client], object]] = {
@@ -50,6 +51,15 @@ def test_scheduler_that_accepts_a_call_without_answering_times_out() -> None:
             client.jobs()
 
     assert time.monotonic() - began_s < IN_TIME_S
+
+
+def test_scheduler_at_the_end_of_a_slow_link_is_reached(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path) as scheduler,
+        slow_link(scheduler.address, 1.2) as relay,
+        Client(ClientSettings(scheduler=relay, timeout_s=60.0)) as client,
+    ):
+        assert client.jobs() == []
 
 
 def test_call_that_comes_too_early_is_answered_when_the_scheduler_is_up(listen: str, tmp_path: Path) -> None:
