@@ -55,12 +55,11 @@ from gavelpy.runtime.daemon.nodes.registry import (
     has_other_features,
     joined,
 )
-from gavelpy.runtime.daemon.nodes.watch import NodeWatch
+from gavelpy.runtime.daemon.nodes.watch import WATCH_EVERY_S, NodeWatch
 from gavelpy.runtime.daemon.recovery import SchedulerClock
 from gavelpy.runtime.quorum import Member
 
 logger = logging.getLogger(__name__)
-WATCH_EVERY_S = 0.25
 HEARTBEATS_MISSED = 4  # at least, before a node counts as unreachable
 WRITE_TIMEOUT_S = 10.0
 TALK_TIMEOUT_S_MIN = 20.0  # of a stream; `silent_after_s` if that is longer

@@ -71,3 +71,33 @@ def test_without_an_extension_no_node_is_excused() -> None:
     assert not found.look([10.0] * 3, 100.0)
 
     assert not found.is_excused(100.0)
+
+
+def test_look_that_comes_late_excuses_a_lone_node() -> None:
+    found = judge()
+    found.look([0.1], 100.0)
+
+    assert found.look([20.1], 120.0)
+
+    assert found.is_excused(129.0)
+    assert not found.is_excused(130.0)
+
+
+def test_node_that_becomes_overdue_after_a_late_look_is_excused() -> None:
+    found = judge()
+    found.look([5.9], 100.0)
+
+    assert not found.look([9.9], 104.0)
+    assert not found.look([10.1], 104.2)
+
+    assert found.is_excused(104.2)
+
+
+def test_process_that_is_late_again_and_again_delays_no_longer_than_the_extension() -> None:
+    found = judge()
+
+    for second in range(100, 200, 5):
+        found.look([second - 90.0], float(second))
+
+    assert found.is_excused(164.0)
+    assert not found.is_excused(165.0)

@@ -6,7 +6,8 @@ all its shims have ended; then the ends of leases that the shims have recorded c
 Nodes fail one by one. If nearly all stop reporting at the same time, they share the cause: a switch, or a scheduler
 that was suspended and has not read its messages. Declaring them unreachable would end their leases for no reason, so
 their deadline is extended for a bounded time; when they return, the others have the usual time. A single node, and
-nodes that were unreachable before, are no evidence of such an event.
+nodes that were unreachable before, are no evidence of such an event. A look that comes late is: this process did not
+run for that long, and messages of all nodes may be unread.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from gavelpy.runtime.daemon.nodes.registry import Node, NodeRegistry
 logger = logging.getLogger(__name__)
 NODES_MIN: Final = 2
 SHARE_MIN: Final = 0.8  # of the nodes that are expected to report
+WATCH_EVERY_S: Final = 0.25
+_LATE: Final = 0.25  # of `silent_after_s`: a look that comes so much later
 _QUIET: Final = 0.5  # of `silent_after_s`: longer than the interval of a healthy node
 
 
@@ -40,8 +43,10 @@ class SilenceJudge:
     def __init__(self, silent_after_s: float, extension_s: float) -> None:
         self._silent_after_s = silent_after_s
         self._extension_s = extension_s
-        self._began_s = math.inf  # of a common event
+        self._began_s = math.inf  # of a common silence
         self._excused_until_s = -math.inf
+        self._looked_s = math.inf
+        self._late_s = self._late_since_s = -math.inf  # the last late look, and the first of those that led to it
 
     def is_excused(self, now_s: float) -> bool:
         """Whether no node may be declared unreachable now."""
@@ -49,15 +54,34 @@ class SilenceJudge:
 
     def look(self, ages_s: Sequence[float], now_s: float) -> bool:
         """Takes the ages of all nodes that are expected to report; returns whether a common event has just begun."""
-        quiet = sum(age_s >= _QUIET * self._silent_after_s for age_s in ages_s)
+        is_late = self._is_late(now_s)
         overdue = any(age_s >= self._silent_after_s for age_s in ages_s)
+        if is_late:
+            self._excuse(self._late_since_s, now_s)
+        quiet = sum(age_s >= _QUIET * self._silent_after_s for age_s in ages_s)
         if quiet < NODES_MIN or quiet < SHARE_MIN * len(ages_s) or not overdue:
             self._began_s = math.inf
-            return False
+            return is_late and overdue and self.is_excused(now_s)
         is_new = math.isinf(self._began_s)
         self._began_s = min(self._began_s, now_s)
-        self._excused_until_s = min(now_s + self._silent_after_s, self._began_s + self._extension_s)
+        self._excuse(self._began_s, now_s)
         return is_new and self._extension_s > 0
+
+    def _is_late(self, now_s: float) -> bool:
+        """Whether this process did not run for a while until now."""
+        late_s = now_s - self._looked_s - WATCH_EVERY_S
+        self._looked_s = now_s
+        if late_s < _LATE * self._silent_after_s:
+            return False
+        if now_s - late_s - self._late_s > self._silent_after_s:
+            self._late_since_s = now_s
+        self._late_s = now_s
+        return True
+
+    def _excuse(self, since_s: float, now_s: float) -> None:
+        """Extends all deadlines, because of an event that began at `since_s`."""
+        until_s = min(now_s + self._silent_after_s, since_s + self._extension_s)
+        self._excused_until_s = max(self._excused_until_s, until_s)
 
 
 class NodeWatch:
@@ -86,7 +110,10 @@ class NodeWatch:
         ages_s = [now_s - self._received_s(node_id) for node_id in expected]
         if self._silence.look(ages_s, now_s):
             extra = {"nodes": len(expected), "oldest_s": round(max(ages_s), 1)}
-            logger.warning("nearly all nodes are unreachable at once: declaring them so is delayed", extra=extra)
+            logger.warning(
+                "no messages of nearly all nodes, or this process did not run: declaring nodes unreachable is delayed",
+                extra=extra,
+            )
         found = (self._look_at(node_id, now_s) for node_id in living)
         return [event for event in found if event is not None]
 
