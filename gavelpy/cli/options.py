@@ -234,7 +234,7 @@ MoveLagOption = Annotated[
     _seconds(
         604_800,
         "A running job is preempted by one whose lag (time owed less received) is this much larger; 0 = at any lag. "
-        "Default: the preset's, five rounds or 0.",
+        "Default: the preset's, five rounds (of policies that use deadlines: one) or 0.",
     ),
 ]
 StartMaxOption = Annotated[

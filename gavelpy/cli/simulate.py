@@ -69,9 +69,18 @@ class Experiment:
             "move_lag_s": mechanism.move_lag_s,
             "retry_s": mechanism.retry_s,
             "retry_max_s": mechanism.retry_max_s,
+            **({"move_lag_s_by_policy": lags} if (lags := self._other_lags()) else {}),
             **asdict(self.settings.costs),
             "version": __version__,
         }
+
+    def _other_lags(self) -> dict[str, float]:
+        """`move_lag_s` of runs for which it differs from the mechanism's, by label."""
+        from gavelpy.policies.base import policy_from
+
+        by_label = {run.label: self.settings.for_policy(policy_from(run.policy)) for run in self.runs}
+        lags = {label: settings.mechanism.move_lag_s for label, settings in by_label.items()}
+        return {label: lag_s for label, lag_s in lags.items() if lag_s != self.settings.mechanism.move_lag_s}
 
 
 FairnessOption = Annotated[
@@ -309,7 +318,12 @@ def _settings(
         settings = settings.with_round(given["round_s"])
     if "retry_s" in given and "retry_max_s" not in given:
         given["retry_max_s"] = max(settings.retry_max_s, given["retry_s"])
-    return replace(base, mechanism=replace(settings, **given), costs=replace(base.costs, **_given(costs)))
+    return replace(
+        base,
+        mechanism=replace(settings, **given),
+        costs=replace(base.costs, **_given(costs)),
+        keeps_move_lag="move_lag_s" in given,
+    )
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:  # Any: values of several types

@@ -188,6 +188,7 @@ LEASE_MIN_ROUNDS = 0.5
 
 # `move_lag_s` in rounds, where starts cost time, by measurement: see docs/decisions/0039.
 MOVE_LAG_ROUNDS = 5.0
+MOVE_LAG_ROUNDS_ON_TIME = 1.0  # the same for policies that use deadlines, which need shares delivered promptly
 LAG_MAX = 2.0  # the largest lag that counts, either way, in units of `move_lag_s`
 
 # `solve_at_least_every_s` in rounds, where answers depend on time: as often as the original Gavel recomputes.

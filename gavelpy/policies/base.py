@@ -28,8 +28,8 @@ class Policy(Protocol):
     `allocate` is pure: the same problem gives the same bytes, with or without a warm `solver`. Jobs that cannot run get
     no share. `gavelpy.policies.contract` has the checks that every policy must pass.
 
-    A policy that takes the round length and the cost of a preemption into account has the method
-    `over_rounds(round_s, turn_s) -> Policy`, which `planned_over_rounds` calls.
+    A policy that takes the round length, the cost of a preemption and the lag for which jobs are preempted into account
+    has the method `over_rounds(round_s, turn_s, move_lag_s) -> Policy`, which `planned_over_rounds` calls.
 
     Four more declarations are optional, so they are not part of the protocol; `goal_of`, `guarantees_of`, `uses_of` and
     `varies_with_time` read them:
@@ -181,10 +181,18 @@ def varies_with_time(policy: Policy | type[Policy]) -> bool:
     return varies
 
 
-def planned_over_rounds(policy: Policy, round_s: float, turn_s: float) -> Policy:
-    """The policy adapted to this round length and to `turn_s`, the time that a stop and a start cost a job."""
+def uses_deadlines(policy: Policy) -> bool:
+    """Whether the policy declares that its shares depend on deadlines, so that they must be delivered promptly."""
+    return ProblemInput.DEADLINE in (uses_of(policy) or ())
+
+
+def planned_over_rounds(policy: Policy, round_s: float, turn_s: float, move_lag_s: float) -> Policy:
+    """The policy adapted to how shares are delivered.
+
+    That is in rounds of `round_s`, with a stop and a start that cost a job `turn_s`, to jobs that lag by `move_lag_s`.
+    """
     adapt = getattr(policy, "over_rounds", None)
-    planned: Policy = policy if adapt is None else adapt(round_s, turn_s)
+    planned: Policy = policy if adapt is None else adapt(round_s, turn_s, move_lag_s)
     return planned
 
 

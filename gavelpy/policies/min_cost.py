@@ -43,10 +43,10 @@ class MinCost:
     to 1,000 deadlines, above with a proved bound (solve.feasible_floors). Among equally large sets it prefers early
     jobs, by the sum of their positions in the queue. `verdicts` returns the outcome of each job. A floor is the average
     rate that a job needs from now on, so a deadline that is met at every solve is met in the end if shares are
-    delivered exactly. Rounds deliver them to within about a round, and starts take time. Therefore left_j becomes
-    (left_j - slack_s) work,  and a job that meets its deadline with less slack gets all that it can use. The simulator
-    and the daemon set both parameters if they are not given: slack_s to a round plus the cost of a stop and a start,
-    work to the fraction of a round that remains for steps.
+    delivered exactly. The mechanism delivers them to within about a round plus `move_lag_s`, and starts take time.
+    Therefore left_j becomes  (left_j - slack_s) work,  and a job that meets its deadline with less slack gets all that
+    it can use. The simulator and the daemon set both parameters if they are not given: slack_s to a round plus the cost
+    of a stop and a start plus `move_lag_s` (a round at most), work to the fraction of a round that remains for steps.
 
     >>> p = AllocationProblem.of(
     ...     ["a", "b"], ["v100"], [1], [[4.0], [4.0]], steps_remaining=[60.0, 90.0], deadline_s=[20.0, 30.0]
@@ -78,11 +78,15 @@ class MinCost:
         on_time = {ProblemInput.DEADLINE, ProblemInput.STEPS_REMAINING} if self.deadlines else set()
         return frozenset({ProblemInput.PRICE, ProblemInput.PAIRS} | on_time)
 
-    def over_rounds(self, round_s: float, turn_s: float) -> MinCost:
-        """This policy with slack for this round length and for `turn_s`, the cost of a stop and a start, unless set."""
+    def over_rounds(self, round_s: float, turn_s: float, move_lag_s: float) -> MinCost:
+        """This policy with slack for a round, for the lag of a job and for `turn_s`, a stop and a start, unless set.
+
+        More than a round of slack for the lag met no more deadlines in simulations.
+        """
         if not self.deadlines or self.slack_s or self.work < 1:
             return self
-        return replace(self, slack_s=round_s + turn_s, work=max(1.0 - turn_s / round_s, _WORK_MIN))
+        slack_s = round_s + turn_s + min(move_lag_s, round_s)
+        return replace(self, slack_s=slack_s, work=max(1.0 - turn_s / round_s, _WORK_MIN))
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:
         """Shares whose certificate's objective is the sum, in steps/s per dollar and hour."""

@@ -108,7 +108,8 @@ def engine_for(
     estimator = estimation.estimator if estimation is not None else None  # without one nothing is profiled
     policy = policy_from(run.policy)
     if settings.plans_slack:
-        policy = planned_over_rounds(policy, settings.mechanism.round_s, settings.costs.turn_s)
+        mechanism = settings.for_policy(policy).mechanism
+        policy = planned_over_rounds(policy, mechanism.round_s, settings.costs.turn_s, mechanism.move_lag_s)
     return Engine(
         policy,
         view,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,12 +18,14 @@ from gavelpy.mechanism.original_gavel import OriginalRules
 from gavelpy.mechanism.settings import (
     LEASE_MIN_ROUNDS,
     MOVE_LAG_ROUNDS,
+    MOVE_LAG_ROUNDS_ON_TIME,
     SOLVE_AT_LEAST_ROUNDS,
     START_SETTINGS,
     MechanismSettings,
 )
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import BlindView
+from gavelpy.policies.base import Policy, uses_deadlines, varies_with_time
 
 if TYPE_CHECKING:
     from gavelpy.simulator.cluster import VirtualCluster
@@ -83,13 +85,28 @@ class SimulationSettings:
     mechanism: MechanismSettings = field(default_factory=default_mechanism)
     costs: Costs = field(default_factory=Costs)
     blind_view: Mapping[str, BlindView] = field(default_factory=dict)  # by policy; default: the mean rate
-    plans_slack: bool = True  # policies that plan deadlines know the round length and the cost of a turn
+    plans_slack: bool = True  # policies that plan deadlines know the round length, the cost of a turn and the lag
+    keeps_move_lag: bool = False  # whether `move_lag_s` holds for policies with deadlines, too: see `for_policy`
     steps: StepCount = field(default_factory=StepCount)
     shuffled: frozenset[str] = frozenset()  # labels of runs with a random type order in each round
 
     def blind_view_of(self, policy: str) -> BlindView:
         """Rates that this policy sees when it is blind."""
         return self.blind_view.get(policy, BlindView.MEAN)
+
+    def for_policy(self, policy: Policy) -> SimulationSettings:
+        """These settings with the mechanism's defaults for a policy.
+
+        A policy that uses deadlines gets a `move_lag_s` of one round in place of the default of five. Any other value
+        stays, and so does the default with `keeps_move_lag`.
+        """
+        mechanism = self.mechanism
+        round_s, move_lag_s = mechanism.round_s, mechanism.move_lag_s
+        if move_lag_s == round_s * MOVE_LAG_ROUNDS and not self.keeps_move_lag and uses_deadlines(policy):
+            move_lag_s = round_s * MOVE_LAG_ROUNDS_ON_TIME
+        every_s = mechanism.solve_at_least_every_s if varies_with_time(policy) else 0.0
+        declared: dict[str, Any] = {"fill_leftover": policy.fills_leftover, "solve_at_least_every_s": every_s}
+        return replace(self, mechanism=replace(mechanism, move_lag_s=move_lag_s, **declared))
 
     @property
     def little_work(self) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,7 +45,6 @@ from gavelpy.model.arrays import Bools, Ints
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import Trace
 from gavelpy.model.throughput import ThroughputTable
-from gavelpy.policies.base import varies_with_time
 from gavelpy.simulator import metrics
 from gavelpy.simulator.cluster import CoLocation, VirtualCluster, co_location_of
 from gavelpy.simulator.metrics import SimulationResult, with_probes_made
@@ -118,10 +116,7 @@ class Simulation(VirtualScheduler):
         return self._result(effort)
 
     def _set_up(self) -> None:
-        policy, mechanism = self.engine.policy, self.settings.mechanism
-        every_s = mechanism.solve_at_least_every_s if varies_with_time(policy) else 0.0
-        mechanism = replace(mechanism, fill_leftover=policy.fills_leftover, solve_at_least_every_s=every_s)
-        self.handle(ConfigChanged(mechanism))
+        self.handle(ConfigChanged(self.settings.for_policy(self.engine.policy).mechanism))
         for node in self.cluster.nodes:
             self.handle(NodeJoined(node.node_id, node.gpu_type, node.gpu_count))
         for gpu_type, price in zip(self.cluster.gpu_types, self.cluster.prices.tolist(), strict=True):
@@ -243,7 +238,7 @@ class Simulation(VirtualScheduler):
         )
 
     def _parameters(self) -> dict[str, Any]:
-        mechanism, costs = self.settings.mechanism, self.settings.costs
+        mechanism, costs = self.settings.for_policy(self.engine.policy).mechanism, self.settings.costs
         stored = settings_values(mechanism)
         return {
             "round_s": mechanism.round_s,

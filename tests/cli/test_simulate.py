@@ -160,6 +160,16 @@ def test_jobs_are_moved_less_for_a_larger_lag(gavel: Gavel) -> None:
     assert many > 5 * few > 0
 
 
+def test_a_run_with_deadlines_has_a_lag_of_one_round_unless_it_is_set(gavel: Gavel) -> None:
+    command = ("simulate", gavel.trace(THREE), *SMALL, "-o", "json", "--policy", "min_cost:deadlines=1,fifo")
+
+    default, given = (gavel(*command, *rest).json["parameters"] for rest in ([], ["--move-lag-s", "1800"]))
+
+    assert (default["move_lag_s"], default["move_lag_s_by_policy"]) == (1800, {"min_cost:deadlines=1": 360})
+    assert given["move_lag_s"] == 1800
+    assert "move_lag_s_by_policy" not in given
+
+
 def test_the_original_rules_refuse_a_lag_for_moves(gavel: Gavel) -> None:
     command = ("simulate", gavel.trace(THREE), *SMALL, "--preset", "gavel-osdi20")
 

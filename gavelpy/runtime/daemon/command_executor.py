@@ -238,7 +238,7 @@ class CommandExecutor:
             case PolicyChanged():
                 self.context.policy_changed(event)
             case ConfigChanged():
-                self.context.engine.plan_over(event.settings.round_s)
+                self.context.engine.plan_within(event.settings)
             case _:
                 pass
         if isinstance(event, NodeEvent):

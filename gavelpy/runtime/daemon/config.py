@@ -17,13 +17,14 @@ from gavelpy.mechanism.priority_classes import NORMAL, PriorityClass
 from gavelpy.mechanism.settings import (
     LEASE_MIN_ROUNDS,
     MOVE_LAG_ROUNDS,
+    MOVE_LAG_ROUNDS_ON_TIME,
     SOLVE_AT_LEAST_ROUNDS,
     START_SETTINGS,
     MechanismSettings,
     settings_of,
     settings_values,
 )
-from gavelpy.policies.base import Policy, policy_named, varies_with_time
+from gavelpy.policies.base import Policy, policy_named, uses_deadlines, varies_with_time
 from gavelpy.runtime.daemon.config_sections import (
     JobSettings,
     LimitSettings,
@@ -81,6 +82,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         """These settings with the values that the policy declares, unless the file sets them."""
         every_s = settings.round_s * SOLVE_AT_LEAST_ROUNDS if varies_with_time(policy) else 0.0
         declared: dict[str, Any] = {"fill_leftover": policy.fills_leftover, "solve_at_least_every_s": every_s}
+        if settings.move_lag_s:
+            rounds = MOVE_LAG_ROUNDS_ON_TIME if uses_deadlines(policy) else MOVE_LAG_ROUNDS
+            declared["move_lag_s"] = settings.round_s * rounds
         return replace(settings, **{name: v for name, v in declared.items() if name not in self.mechanism_given})
 
 

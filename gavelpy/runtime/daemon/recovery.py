@@ -172,7 +172,7 @@ def configured_settings(config: Config, choice: PolicyChoice) -> MechanismSettin
 def configured_text(config: Config) -> str:
     """Policy and mechanism of the file as text, to detect changes later."""
     choice = asdict(replace(configured_choice(config), throughputs_file=""))
-    del choice["throughputs_version"]
+    del choice["throughputs_version"], choice["move_lag_s"]
     mechanism = settings_values(config.mechanism)
     del mechanism["packing"]  # always off
     return json.dumps([choice, mechanism], sort_keys=True)
@@ -199,7 +199,8 @@ def _configured(
         now = config.with_round(now, now.round_s) if {"lease_min_s", "move_lag_s"} & added.keys() else now
         try:
             in_force = PolicyChoice.of(kept.policy, kept.parameters, kept.blind, choice.throughputs_file)
-            now = config.for_policy(now, in_force.policy) if "solve_at_least_every_s" in added else now
+            by_policy = {"solve_at_least_every_s", "move_lag_s"} & added.keys()
+            now = config.for_policy(now, in_force.policy) if by_policy else now
             return in_force, [ConfigChanged(now)] if now != core.settings else []
         except InvalidInput as error:  # of a package that is no longer installed
             logger.error("the policy in force cannot be used; the configured one is", extra={"detail": str(error)})

@@ -96,7 +96,7 @@ class Scheduler:
         self.tunnels = Tunnels(self.logs)
         given = config.throughputs
         estimation = EstimationChoice(given.estimate, given.model, given.profile_gpu_s, config.mechanism.round_s)
-        choice = replace(self.choice, round_s=self.core.settings.round_s)
+        choice = self.choice.within(self.core.settings)
         self.engine = EngineProcess(choice, self._answered, estimation=estimation)
         self.execution = CommandExecutor(self, config.nodes, boot_id(), config.throughputs, recovered.views)
         self.execution.quorum_views.keep = self._keep_views

@@ -89,7 +89,7 @@ class Engine:
         """Queues a request."""
         self.asked.append(question)
 
-    def plan_over(self, round_s: float) -> None:
+    def plan_within(self, settings: MechanismSettings) -> None:
         """Does nothing: there is no policy."""
 
 

@@ -14,7 +14,9 @@ from gavelpy.errors import InvalidInput
 from gavelpy.estimator.learning_loop import KnownJob, LearnRates, MeasuredJob, RatesLearned
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
 from gavelpy.mechanism.events import AllocationFailed, AllocationSolved, ThroughputEstimated
+from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.policies.base import planned_over_rounds, policy_named
+from gavelpy.policies.min_cost import MinCost
 from gavelpy.runtime.daemon.engine.engine_process import Answer, EngineProcess, Question
 from gavelpy.runtime.daemon.engine.policy_choice import TURN_S, EstimationChoice, PolicyChoice
 from tests.mechanism.builders import make_core, make_spec, questions, wake
@@ -79,15 +81,16 @@ def test_deadlines_are_planned_with_a_round_and_a_start_of_slack() -> None:
     specs = [make_spec("a", steps=6000.0, deadline_s=1000.0), make_spec("b", rates={"v100": 99.0})]
     question = questions(wake(make_core(*specs)))[0]
     process, heard = make_process(PolicyChoice.of("min_cost", '{"deadlines": 1}'))
-    process.plan_over(360.0)
+    process.plan_within(MechanismSettings(round_s=360.0, move_lag_s=40.0))
     process.change(PolicyChoice.of("min_cost", '{"deadlines": 1}'))
 
     (answer,) = answers(process, heard, question)
 
     exact = policy_named("min_cost", deadlines=1)
     assert shares(Engine(exact).solve(question))[0] == (0, 0, pytest.approx(0.6))
-    assert shares(answer) == shares(Engine(planned_over_rounds(exact, 360.0, TURN_S)).solve(question))
+    assert shares(answer) == shares(Engine(planned_over_rounds(exact, 360.0, TURN_S, 40.0)).solve(question))
     assert shares(answer)[0] == (0, 0, pytest.approx(1.0))
+    assert process.choice.policy == MinCost(deadlines=True, slack_s=360.0 + TURN_S + 40.0, work=1.0 - TURN_S / 360.0)
 
 
 def test_a_question_that_takes_too_long_fails_after_a_second_try() -> None:

@@ -15,7 +15,9 @@ import pytest
 from gavelpy.errors import InvalidInput
 from gavelpy.journal.store import open_store
 from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.policies.min_cost import MinCost
 from gavelpy.runtime.daemon.config import Config
+from gavelpy.runtime.daemon.engine.policy_choice import TURN_S
 from gavelpy.runtime.daemon.recovery import CONFIGURED
 from tests.runtime.daemon.harness import Agent, make_config, make_spec, running
 
@@ -157,6 +159,39 @@ def test_an_upgrade_keeps_leases_for_half_of_the_round_that_is_in_force(tmp_path
         _forget_in_configured(config, "move_lag_s")
         async with running(config) as cluster:
             assert (cluster.core.settings.move_lag_s, cluster.core.settings.round_s) == (300.0, 60.0)
+
+    run(scenario())
+
+
+def test_policies_with_deadlines_move_jobs_for_a_lag_of_one_round_unless_the_file_says_otherwise(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        config = make_config(tmp_path)
+        async with running(config) as cluster:
+            settings, set_policy = cluster.core.settings, cluster.scheduler.set_policy
+            assert (settings.move_lag_s, settings.round_s) == (10.0, 2.0)
+            await set_policy("min_cost", '{"deadlines": 1}')
+            assert cluster.core.settings.move_lag_s == 2.0
+            await set_policy(round_s=60.0)
+            assert cluster.core.settings.move_lag_s == 60.0
+            assert cluster.scheduler.engine.choice.policy == MinCost(
+                deadlines=True, slack_s=60.0 + TURN_S + 60.0, work=1.0 - TURN_S / 60.0
+            )
+            await set_policy(parameters='{"deadlines": 0}')
+            assert cluster.core.settings.move_lag_s == 300.0
+            await set_policy("min_cost", '{"deadlines": 1}')
+        _forget_in_configured(config, "move_lag_s")
+        async with running(config) as cluster:
+            assert (cluster.core.settings.move_lag_s, cluster.core.settings.round_s) == (60.0, 60.0)
+            await cluster.scheduler.reload(make_config(tmp_path, mechanism={"move_lag_s": 77.0}))
+            await cluster.scheduler.set_policy("min_cost", '{"deadlines": 1}')
+            assert cluster.core.settings.move_lag_s == 77.0
+            assert isinstance(planned := cluster.scheduler.engine.choice.policy, MinCost)
+            assert planned.slack_s == 2.0 + TURN_S + 2.0  # a round of the lag at most
+            await cluster.scheduler.reload(make_config(tmp_path, mechanism={"lag_half_life_s": 60.0}))
+            await cluster.scheduler.set_policy("min_cost", '{"deadlines": 1}')
+            assert cluster.core.settings.move_lag_s == 0.0
 
     run(scenario())
 

@@ -19,6 +19,7 @@ import numpy as np
 from gavelpy.estimator.learning_loop import LearnRates, RatesLearned
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
 from gavelpy.mechanism.events import AllocationFailed, AllocationSolved, ThroughputEstimated
+from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.runtime.daemon.engine.policy_choice import EstimationChoice, PolicyChoice
 from gavelpy.runtime.daemon.engine.worker_process import WorkerFailed, WorkerProcess
 
@@ -74,11 +75,11 @@ class EngineProcess:
 
     def change(self, choice: PolicyChoice) -> None:
         """Changes the policy from the next request."""
-        self.choice = replace(choice, round_s=self.choice.round_s)
+        self.choice = replace(choice, round_s=self.choice.round_s, move_lag_s=self.choice.move_lag_s)
 
-    def plan_over(self, round_s: float) -> None:
-        """Sets the round length that the policy plans with, from the next request."""
-        self.choice = replace(self.choice, round_s=round_s)
+    def plan_within(self, settings: MechanismSettings) -> None:
+        """Sets the mechanism's settings that the policy plans with, from the next request."""
+        self.choice = self.choice.within(settings)
 
     def stop(self) -> None:
         """Ends the process; `run` returns."""

@@ -7,7 +7,6 @@ import pickle
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -55,7 +54,7 @@ def look_ahead(question: LookAhead, throughputs: ThroughputTable | None) -> Ahea
     core, choice = question.core, question.choice
     core.jobs.specs = [spec for part in question.specs for spec in pickle.loads(part)]
     blind = BlindView(choice.blind) if choice.blind else None
-    engine = Engine(replace(choice, round_s=core.settings.round_s).policy, blind, throughputs)
+    engine = Engine(choice.within(core.settings).policy, blind, throughputs)
     future = Forecast(core, engine, question.rates, question.submitted, question.now_s)
     future.handle(SchedulerRestarted(core.incarnation + 1))  # cancels requests to the engine that are in flight
     for spec in question.submitted:

@@ -9,6 +9,7 @@ from typing import Any
 
 from gavelpy.errors import InvalidInput
 from gavelpy.mechanism.events import PolicyChanged
+from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.problem import BlindView
 from gavelpy.policies.base import Policy, planned_over_rounds, policy_named
 from gavelpy.simulator.settings import Costs
@@ -25,7 +26,8 @@ class PolicyChoice:
     blind: str = ""  # a BlindView; empty = the policy sees GPU types
     throughputs_file: str = ""
     throughputs_version: int = 0  # grows when the file must be read again
-    round_s: float = 0.0  # round length of the mechanism; not in the journal; 0 = unknown
+    round_s: float = 0.0  # of the mechanism, as the next one; not in the journal; 0 = unknown
+    move_lag_s: float = 0.0
 
     @classmethod
     def of(cls, name: str, parameters: str, blind: str = "", throughputs_file: str = "") -> PolicyChoice:
@@ -44,6 +46,10 @@ class PolicyChoice:
         """This policy, with the throughputs file of another choice."""
         return replace(self, throughputs_file=other.throughputs_file, throughputs_version=other.throughputs_version)
 
+    def within(self, settings: MechanismSettings) -> PolicyChoice:
+        """This policy, planned with these settings of the mechanism."""
+        return replace(self, round_s=settings.round_s, move_lag_s=settings.move_lag_s)
+
     def after(self, event: PolicyChanged) -> PolicyChoice:
         """The choice after an event."""
         return replace(self, name=event.policy, parameters=event.parameters, blind=event.blind)
@@ -60,9 +66,9 @@ class PolicyChoice:
 
     @property
     def policy(self) -> Policy:
-        """The policy, with slack for rounds and starts if it plans with them."""
+        """The policy, with slack for rounds, starts and lags if it plans with them."""
         policy = policy_named(self.name, **self.arguments)
-        return planned_over_rounds(policy, self.round_s, TURN_S) if self.round_s else policy
+        return planned_over_rounds(policy, self.round_s, TURN_S, self.move_lag_s) if self.round_s else policy
 
 
 @dataclass(frozen=True)
