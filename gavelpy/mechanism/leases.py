@@ -37,28 +37,54 @@ def place(pool: GpuPool, free: Bools, domains: Ints, gpus: Ints) -> tuple[Ints, 
     """
     offsets = np.concatenate([[0], np.cumsum(gpus)])
     flat = np.full(int(offsets[-1]), -1, dtype=np.int64)
-    for domain in sorted(set(domains.tolist())):
-        here, candidates = np.flatnonzero(domains == domain), np.flatnonzero(free & (pool.domain_of == domain))
-        if not pool.in_order:
-            candidates = candidates[np.argsort(pool.node_of[candidates], kind="stable")]
+    candidates = np.flatnonzero(free)
+    if len(domains) == 1:  # the usual case within a round: fewer GPUs to sort
+        candidates = candidates[pool.domain_of[candidates] == domains]
+    if not pool.in_order:
+        candidates = candidates[np.argsort(pool.node_of[candidates], kind="stable")]
+    jobs = np.argsort(domains, kind="stable")
+    if (gpus > 1).any():
+        has_gang = np.isin(domains[jobs], domains[gpus > 1])
+        mixed, jobs = jobs[has_gang], jobs[~has_gang]
+    else:
+        mixed = jobs[:0]
+    if len(jobs):
+        flat[offsets[jobs]] = _tightest_first(pool, candidates, domains[jobs])
+    for here, gpus_here in _by_domain(pool, candidates, domains, mixed):
         sizes = gpus[here]
-        assert sizes.sum() <= len(candidates), "selection gave out more GPUs than are free"
-        singles = here[sizes == 1]
-        if len(singles) == len(here):
-            flat[offsets[singles]] = candidates[_tightest_first(pool.node_of[candidates])[: len(singles)]]
-            continue
-        gangs = here[sizes > 1]
-        nodes = _NodesByRoom(pool.node_of[candidates])
+        assert sizes.sum() <= len(gpus_here), _TOO_MANY
+        gangs, singles = here[sizes > 1], here[sizes == 1]
+        nodes = _NodesByRoom(pool.node_of[gpus_here])
         for position in gangs[np.lexsort((gangs, -gpus[gangs]))].tolist():
             begin, end = offsets[position], offsets[position + 1]
-            flat[begin:end] = candidates[nodes.take(int(end - begin))]
-        flat[offsets[singles]] = candidates[nodes.tightest_first()[: len(singles)]]
+            flat[begin:end] = gpus_here[nodes.take(int(end - begin))]
+        flat[offsets[singles]] = gpus_here[nodes.tightest_first()[: len(singles)]]
     return offsets, flat
 
 
-def _tightest_first(node_of: Ints) -> Ints:
-    """Positions of free GPUs on these nodes, on nodes with the fewest free GPUs first."""
-    return np.argsort(np.bincount(node_of)[node_of], kind="stable")
+_TOO_MANY = "selection gave out more GPUs than are free"
+
+
+def _tightest_first(pool: GpuPool, gpus: Ints, domains: Ints) -> Ints:
+    """A different one of `gpus` for each of `domains`, ascending, (K,): on nodes with the fewest free GPUs first."""
+    nodes = pool.node_of[gpus]
+    gpus = gpus[np.lexsort((np.bincount(nodes)[nodes], pool.domain_of[gpus]))]
+    turn = np.arange(len(domains)) - np.searchsorted(domains, domains)
+    at = np.searchsorted(pool.domain_of[gpus], domains) + turn
+    assert at[-1] < len(gpus), _TOO_MANY
+    assert (pool.domain_of[gpus[at]] == domains).all(), _TOO_MANY
+    return gpus[at]
+
+
+def _by_domain(pool: GpuPool, gpus: Ints, domains: Ints, jobs: Ints) -> Iterator[tuple[Ints, Ints]]:
+    """For each of the `domains` of `jobs`, which are in order of domain: its jobs, and its GPUs among `gpus`."""
+    if not len(jobs):
+        return
+    gpus = gpus[np.argsort(pool.domain_of[gpus], kind="stable")]
+    starts = np.flatnonzero(np.diff(domains[jobs], prepend=-1))
+    begins, ends = (np.searchsorted(pool.domain_of[gpus], domains[jobs[starts]], side) for side in ("left", "right"))
+    for here, begin, end in zip(np.split(jobs, starts[1:]), begins.tolist(), ends.tolist(), strict=True):
+        yield here, gpus[begin:end]
 
 
 def steer(

@@ -134,11 +134,40 @@ def test_nobody_wants_anything() -> None:
     assert (offsets.tolist(), flat.tolist()) == ([0], [])
 
 
-def test_more_than_there_is_is_a_bug() -> None:
-    pool = make_pool(("v100", 2))
+@pytest.mark.parametrize("wanted", [[(0, 3)], [(0, 1)] * 3, [(0, 1)] * 3 + [(1, 1)], [(0, 2), (0, 1)]])
+def test_more_than_there_is_is_a_bug(wanted: list[tuple[int, int]]) -> None:
+    pool = make_pool(("v100", 2), ("k80", 1))
 
     with pytest.raises(AssertionError, match="more GPUs than are free"):
-        placed(pool, all_free(pool), (0, 3))
+        placed(pool, all_free(pool), *wanted)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_jobs_of_a_domain_get_the_same_gpus_whatever_runs_in_other_domains(seed: int) -> None:
+    """Nodes with directories of their own are domains of their own; also where their GPUs did not join in order."""
+    rng = np.random.default_rng(seed)
+    pool = make_pool(*[("v100", int(rng.integers(1, 9))) for _ in range(12)])
+    for node in range(1, 12):
+        pool.set_directory(node, int(rng.integers(0, len(pool.directories))) or pool.add_directory(f"d{node}"))
+    pool.join(pool.node_ids[3], "v100", 9, pool.node_directory[3])
+    free = rng.random(len(pool.job)) < 0.8
+    left, domains, gpus = pool.domain_counts(free), [], []
+    for domain, size in zip(
+        rng.integers(len(left), size=40).tolist(), rng.choice([1, 1, 2, 4], 40).tolist(), strict=True
+    ):
+        if size <= left[domain]:
+            left[domain] -= size
+            domains.append(domain)
+            gpus.append(size)
+
+    offsets, flat = place(pool, free, np.array(domains), np.array(gpus))
+
+    for domain in set(domains):
+        mine = np.flatnonzero(np.array(domains) == domain)
+        alone = place(pool, free & (pool.domain_of == domain), np.array(domains)[mine], np.array(gpus)[mine])[1]
+        assert np.concatenate([flat[offsets[k] : offsets[k + 1]] for k in mine]).tolist() == alone.tolist()
+    assert len(set(flat.tolist())) == len(flat)
+    assert free[flat].all()
 
 
 def test_a_job_that_stays_on_its_type_keeps_its_gpus_though_others_would_fit_better() -> None:
