@@ -6,6 +6,7 @@ Mode -1 is idle. Numbers are in parts of each type's GPUs, and prices are those 
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,10 @@ inner = partial(njit, cache=True, nogil=True, error_model="numpy", no_cpython_wr
 """Compiles a function that only others call: without wrappers for Python this takes half the time."""
 
 TIE, FREE, HELD, HIGHEST, LOWEST, LEVEL = range(6)  # kinds of kinks
+
+# What other functions receive: from a literal, and again from a number, numba compiles them twice.
+ZERO: Any = np.int64(0)  # any: a counter that starts here is an int elsewhere
+NONE: Any = np.int64(-1)
 
 
 @inner

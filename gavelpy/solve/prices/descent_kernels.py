@@ -22,7 +22,9 @@ from gavelpy.solve.prices.corner_kernels import (
     HIGHEST,
     LEVEL,
     LOWEST,
+    NONE,
     TIE,
+    ZERO,
     cheapest,
     corner_cost,
     corners,
@@ -30,7 +32,7 @@ from gavelpy.solve.prices.corner_kernels import (
     inner,
     named,
 )
-from gavelpy.solve.prices.kink_kernels import completed, equations, solved, take
+from gavelpy.solve.prices.kink_kernels import AS_WRITTEN, TRANSPOSED, completed, equations, solved, take
 
 FOUND, AT_THE_EDGE, ENDLESS, SINGULAR, UNBOUNDED, FREE_TYPE = range(6)  # how a search ends
 STEPS_MAX = 200
@@ -58,7 +60,7 @@ def search(  # type: ignore[no-untyped-def]
             need = min(level / value[k], 1.0)
             count[k] = corners(rate[k], need, 1.0 / value[k] if is_level else 0.0, low[k], high[k], part[k], rising[k])
             best[k] = cheapest(rate[k], load[k], value[k], money, price, count[k], low[k], high[k], part[k])
-        kinks = 0
+        kinks = ZERO
         for n in range(ties_count):
             k = ties[n, 0]
             first = named(low[k], high[k], count[k], ties[n, 1], ties[n, 2])
@@ -138,10 +140,10 @@ def _descended(  # type: ignore[no-untyped-def]
             rate, load, value, money, level, rise, price, low, high, part, best, kind, who, corner,
             system, right, scale,
         )  # fmt: skip
-        if not solved(system, False, right, price):
+        if not solved(system, AS_WRITTEN, right, price):
             return SINGULAR, kinks, 0.0
         fall = 0.0
-        if not solved(system, True, left, amount):
+        if not solved(system, TRANSPOSED, left, amount):
             return SINGULAR, kinks, 0.0
         step = 0.0
         for n in range(T):
@@ -156,7 +158,7 @@ def _descended(  # type: ignore[no-untyped-def]
         for t in range(T):
             price[t] = max(price[t], 0.0)
             right[t] = sign if t == leaving else 0.0
-        if not solved(system, False, right, direction):
+        if not solved(system, AS_WRITTEN, right, direction):
             return SINGULAR, kinks, 0.0
         for t in range(T):
             fall += left[t] * direction[t]
@@ -256,7 +258,7 @@ def _moved(  # type: ignore[no-untyped-def]
             when[who[n], corner[n]] = np.inf
     end, first, kind_there = _end(price, direction, lowest, highest)
     while True:
-        length, k, v = np.inf, -1, -1
+        length, k, v = np.inf, NONE, NONE
         for i in range(S):
             for c in range(count[i]):
                 if when[i, c] < length:

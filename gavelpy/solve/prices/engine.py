@@ -205,7 +205,8 @@ def _by_columns(dual: Dual, value: Floats, solver: Solver) -> Mix | None:
     if search is None or table.rate.size > _COLUMNS_ENTRIES_MAX:
         return None
     price, limit = np.zeros(len(table.gpu_counts)), float(value.min())
-    level, bound, _ = search.level_by_columns(table.rate, table.gpus, table.count, value, table.gpu_counts, price)
+    gpu_counts = table.gpu_counts.copy()  # writable, as numba compiles another function for read-only arrays
+    level, bound, _ = search.level_by_columns(table.rate, table.gpus, table.count, value, gpu_counts, price)
     if level >= limit * (1 - AT_THE_LIMIT):
         solver.points.pop(("level", len(price)), None)
         return _at_the_limit(table, value, limit, solver)

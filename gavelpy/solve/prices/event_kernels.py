@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from gavelpy.solve.compiled import njit
-from gavelpy.solve.prices.corner_kernels import inner
+from gavelpy.solve.prices.corner_kernels import ZERO, inner
 from gavelpy.solve.prices.descent_kernels import AT_THE_EDGE, FOUND, search
 from gavelpy.solve.prices.numba_kernels import _hull, _margin_at_vertex, _margin_on_edge
 
@@ -100,7 +100,7 @@ def vertex(  # type: ignore[no-untyped-def]
         some_value[k] = value[i]
         for t in range(T):
             some_rate[k, t], load[k, t] = rate[i, t], gpus[i] / gpu_counts[t]
-    found = 0
+    found = ZERO
     for n in range(ties_count):
         k = np.searchsorted(rows, ties[n, 0])
         if k < S and rows[k] == ties[n, 0]:

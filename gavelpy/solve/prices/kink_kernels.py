@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from gavelpy.solve.prices.corner_kernels import FREE, HELD, LEVEL, TIE, inner, tie_row
+from gavelpy.solve.prices.corner_kernels import FREE, HELD, LEVEL, TIE, ZERO, inner, tie_row
 
 _DEPENDENT = 1e-7  # part of a row that is orthogonal to the others
 _SINGULAR = 1e-13  # of the largest number: a pivot
+AS_WRITTEN, TRANSPOSED = np.bool_(False), np.bool_(True)  # numba would compile a function for each literal
 
 
 @inner
@@ -33,13 +34,13 @@ def completed(  # type: ignore[no-untyped-def]
 ):
     """Adds kinks until there are T, and drops those that follow from the others. Returns their number."""
     T = len(price)
-    row, kept = np.empty(T), 0
+    row, kept = np.empty(T), ZERO
     if is_level:
         for t in range(T):
             row[t] = rise[t]
-        if not _independent(basis, row, 0):
+        if not _independent(basis, row, ZERO):
             return 0
-        kept = 1
+        kept += 1
     ties = 0
     for n in range(kinks):
         tie_row(load, low, high, part, who[n], best[who[n]], corner[n], row)

@@ -207,13 +207,21 @@ def _demand(rate, gpus, count, low, high, need, slope, used, drift):  # type: ig
             drift[a] -= load * more
 
 
+def fixed(given: Floats) -> Floats:
+    """A read-only view of an array: numba compiles a kernel once for it, whether or not the array is writable."""
+    view = given.view()
+    view.flags.writeable = False
+    return view
+
+
 def tally(
     rate: Floats, gpus: Floats, share: Floats, weight: Floats, gain: Floats, worth: Floats, price: Floats,
     scale: Floats, floor: Floats, best: Floats,
 ) -> Tally:  # fmt: skip
     """One pass over jobs (J,) and types (T,): the sums of shares (J, T) and duals for a certificate."""
     used, figures = np.zeros(len(price)), np.zeros(8)
-    _tally(rate, gpus, share, weight, gain, worth, price, scale, floor, best, used, figures)
+    given = (fixed(a) for a in (rate, gpus, share, weight, gain, worth, price, scale, floor, best))
+    _tally(*given, used, figures)
     least, total, budgets, floors, weights, sign, time, lack = figures.tolist()
     return Tally(least, total, used, budgets, floors, weights, sign, time, lack)
 

@@ -23,6 +23,7 @@ _ROUNDING = 1e-12
 _COLUMNS_PER_TYPE = 40
 _SAME = 1e-12  # relative difference between the bound and the best mix of columns
 _SLACK = 1_000_000  # numbers of the columns of unused GPUs
+_ROOT = np.int64(0)  # of the heap; numba would compile a function another time for the literal
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -184,7 +185,7 @@ def go(value, speed, direction, fall, best, tie, free, kinks, price):  # type: i
             break
         best[k] = v
         when[k], which[k] = _next_kink(k, length, value, speed, best, still)
-        _sift(heap, K, 0, when)
+        _sift(heap, K, _ROOT, when)
     for t in range(len(price)):
         price[t] = max(price[t] + length * direction[t], 0.0)
     if is_free:
@@ -323,11 +324,13 @@ def _mixed(level, used, columns, gpu_counts, basis, inverse, amount, dual):  # t
                 most, entering = -dual[t] * gpu_counts[t], _SLACK + t
         if entering < 0:
             return
-        column[:] = 0.0
+        for i in range(m):
+            column[i] = 0.0
         if entering >= _SLACK:
             column[entering - _SLACK] = 1.0
         else:
-            column[:T] = used[entering]
+            for t in range(T):
+                column[t] = used[entering, t]
             column[T] = 1.0
         least, leaving = np.inf, -1
         for r in range(m):
@@ -360,12 +363,17 @@ def level_by_columns(rate, gpus, count, value, gpu_counts, price):  # type: igno
     mode, edges = np.empty((K, T + 1), np.int64), np.empty(K, np.int64)
     kinks, jumps = np.empty(K * T), np.empty(K * T)
     level, used = np.zeros(most + 1), np.zeros((most + 1, T))  # the first column: no job runs
-    basis, inverse = np.empty(T + 1, np.int64), np.eye(T + 1)
+    basis, inverse = np.empty(T + 1, np.int64), np.zeros((T + 1, T + 1))
+    amount, dual, trial = np.empty(T + 1), np.zeros(T + 1), np.empty(T)
+    gpus_of_all_types, limit = 0.0, np.inf
     for t in range(T):
-        basis[t] = _SLACK + t
-    basis[T] = 0
-    amount, dual = np.append(gpu_counts, 1.0), np.zeros(T + 1)
-    limit, trial = np.min(value), np.full(T, 1.0 / (T * gpu_counts.sum()))
+        basis[t], inverse[t, t], amount[t] = _SLACK + t, 1.0, gpu_counts[t]
+        gpus_of_all_types += gpu_counts[t]
+    basis[T], inverse[T, T], amount[T] = 0, 1.0, 1.0
+    for t in range(T):
+        trial[t] = 1.0 / (T * gpus_of_all_types)
+    for k in range(K):
+        limit = min(limit, value[k])
     least, value_of_mix = np.inf, 0.0
     for columns in range(1, most + 1):
         _edges(rate, gpus, trial, reach, cost, mode, edges)
@@ -375,7 +383,8 @@ def level_by_columns(rate, gpus, count, value, gpu_counts, price):  # type: igno
             bound += trial[t] * gpu_counts[t]
         if bound < least:
             least = bound
-            price[:] = trial
+            for t in range(T):
+                price[t] = trial[t]
         level[columns] = at
         _mixed(level, used, columns + 1, gpu_counts, basis, inverse, amount, dual)
         value_of_mix = 0.0

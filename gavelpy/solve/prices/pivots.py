@@ -135,7 +135,7 @@ def _searched(corners: _Corners) -> tuple[_Point, Floats] | None:
 
 def _searched_compiled(corners: _Corners, kernels: ModuleType) -> tuple[_Point, Floats] | None:
     """The same as `_searched`."""
-    W, load = corners.gpu_counts, corners.load
+    W, load = corners.gpu_counts.copy(), corners.load  # a copy is writable: kernels compile for one type
     T = len(W)
     price, best, units = np.zeros(T), corners.gain.argmax(axis=1), np.eye(T)
     tie, free = np.zeros((T + 1, 2), dtype=np.int64), np.arange(T + 1)
