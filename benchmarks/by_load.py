@@ -6,7 +6,8 @@
 
 *Load* is in GPUs per job and type, of three types: 0.1 is six times overloaded, at 0.33 the slowest job limits the
 level, 0.6 has GPUs to spare. Peers are cvxpy with ECOS and with Clarabel, from the model to the answer, and HiGHS on
-arrays; for one change HiGHS from its last basis. Contenders take turns in one process, and ratios are medians of CPU
+arrays; for one change HiGHS from its last basis, and for a policy with the `Solver` of the call before ("kept") the
+same policy with a new one. Contenders take turns in one process, and ratios are medians of CPU
 time, so that other work on the machine changes both sides. The numba kernels are loaded first, as in a scheduler.
 `make bench-guard` runs the second line.
 """
@@ -34,6 +35,7 @@ from benchmarks.warm import WarmHighs
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import equal_share_rate, policy_from
 from gavelpy.solve.live import LiveMaxMin
+from gavelpy.solve.solver import Solver
 
 LOADS = (0.1, 0.33, 0.6)
 COLD: Mapping[str, tuple[int, ...]] = {
@@ -43,6 +45,16 @@ COLD: Mapping[str, tuple[int, ...]] = {
     "min_makespan": (128, 512, 2048),
     "finish_time_fairness": (512, 2048),
 }
+KEPT, KEPT_JOBS = "kept ", 2048
+KEPT_POLICIES = (
+    "max_min_fairness",
+    "min_makespan",
+    "max_sum_throughput",
+    "min_cost",
+    "finish_time_fairness",
+    "max_min_fairness_water_filling",
+    "nash_welfare",
+)
 LIVE, LIVE_SIZES = "LiveMaxMin, one event", (512, 2048, 8192)
 RECORDED = Path(__file__).with_name("ratios.csv")
 GUARD_JOBS_MAX = 2048
@@ -82,12 +94,15 @@ def run(arguments: Sequence[str] = ()) -> None:
         "--guard", action="store_true", help=f"compare with {RECORDED.name}, up to {GUARD_JOBS_MAX} jobs"
     )
     parser.add_argument("--record", action="store_true", help=f"write {RECORDED.name}")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only what contains this; `--record` keeps the rest")
     options = parser.parse_args(arguments)
     importlib.import_module("gavelpy.solve.prices.numba_kernels")
     expected = recorded(RECORDED) if options.guard else {}
     found: dict[Place, Ratio] = {}
     fallen = []
     for place in places(GUARD_JOBS_MAX if options.guard else max(COLD["max_min_fairness"])):
+        if options.only not in place.what:
+            continue
         found[place] = measured(place)
         print(line(place, found[place], expected.get(place)), flush=True)
         if has_fallen(found[place].ratio, expected.get(place)) and has_fallen(
@@ -96,14 +111,16 @@ def run(arguments: Sequence[str] = ()) -> None:
         ):
             fallen.append(place)
     if options.record:
-        write(RECORDED, found)
+        kept = recorded(RECORDED) if options.only else {}
+        write(RECORDED, kept | {place: ratio.ratio for place, ratio in found.items()})
     if fallen:
         raise SystemExit("\n".join(f"fallen by a third: {p.what}, {p.jobs} jobs, load {p.load:g}" for p in fallen))
 
 
 def places(jobs_max: int) -> Iterator[Place]:
     """Everything that is measured, up to a size."""
-    for what, sizes in (*COLD.items(), (LIVE, LIVE_SIZES)):
+    kept = {KEPT + name: (KEPT_JOBS,) for name in KEPT_POLICIES}
+    for what, sizes in (*COLD.items(), *kept.items(), (LIVE, LIVE_SIZES)):
         for jobs in sizes:
             yield from (Place(what, jobs, load) for load in LOADS if jobs <= jobs_max)
 
@@ -115,7 +132,7 @@ def has_fallen(ratio: float, expected: float | None) -> bool:
 
 def line(place: Place, found: Ratio, expected: float | None) -> str:
     """The measurement, with the recorded ratio if there is one."""
-    shown = f"{place.what:24} {place.jobs:>6,} {place.load:>5.2f} {found.ours_s * 1e3:>9.2f} ms "
+    shown = f"{place.what:36} {place.jobs:>6,} {place.load:>5.2f} {found.ours_s * 1e3:>9.2f} ms "
     shown += f"{found.peer:>8} {found.theirs_s * 1e3:>9.1f} ms {found.ratio:>7.1f}"
     return shown if expected is None else f"{shown}  recorded {expected:.1f}"
 
@@ -129,16 +146,18 @@ def recorded(path: Path) -> dict[Place, float]:
         }
 
 
-def write(path: Path, found: Mapping[Place, Ratio]) -> None:
+def write(path: Path, found: Mapping[Place, float]) -> None:
     """Writes the ratios, in three digits."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("what", "jobs", "load", "ratio"))
-        writer.writerows((*place, f"{ratio.ratio:.3g}") for place, ratio in found.items())
+        writer.writerows((*place, f"{ratio:.3g}") for place, ratio in found.items())
 
 
 def measured(place: Place) -> Ratio:
     """Ours and the fastest peer, in turn."""
+    if place.what.startswith(KEPT):
+        return _kept(place)
     return _live(place) if place.what == LIVE else _cold(place)
 
 
@@ -176,6 +195,25 @@ def _in_turn(contenders: Mapping[str, Callable[[], object]]) -> dict[str, float]
 def _fastest(median_s: Mapping[str, float]) -> Ratio:
     peer = min((name for name in median_s if name != "ours"), key=lambda name: median_s[name])
     return Ratio(median_s["ours"], median_s[peer], peer)
+
+
+def _kept(place: Place) -> Ratio:
+    """One change answered with the solver of the call before, and with a new one, in turn; the bytes must agree."""
+    policy, solver = policy_from(place.what.removeprefix(KEPT)), Solver()
+    drawn = draw(place.jobs, 3, Mix.DISTINCT, load=place.load, seed=1, spare=RUNS)
+    problems = [drawn.problem(rows) for rows in drawn.changes(place.jobs, RUNS)]
+    warm_s, cold_s = [], []
+    policy.allocate(problems[0], solver)
+    for problem in problems[1:]:
+        began_s = time.process_time()
+        warm = policy.allocate(problem, solver)
+        warm_s.append(time.process_time() - began_s)
+        again = replace(problem)
+        began_s = time.process_time()
+        cold = policy.allocate(again)
+        cold_s.append(time.process_time() - began_s)
+        assert warm.share.tobytes() == cold.share.tobytes(), f"{place}: a kept solver changed the answer"
+    return Ratio(statistics.median(warm_s), statistics.median(cold_s), "new")
 
 
 def _live(place: Place) -> Ratio:

@@ -4,9 +4,10 @@
     classes     equal jobs become one (program.py, packing/partition.py); always. So do nearly equal ones if the answer
                 is certified for the true jobs to the same gap
     prices      jobs that run alone (prices/). Pivots for up to 63 classes, if there is no level or the slowest job
-                limits it; for a sum, or what such a level leaves, for up to some 1,000 classes of three types. Else an
-                exact step from the last prices of the `Solver` if the optimum is unique, from prices by HiGHS for up to
-                255 classes, or from those that Newton's method finds. Where numba is loaded, pivots are compiled, and
+                limits it; for a sum, or what such a level leaves, for up to 512 classes. Else an exact step from the
+                last prices of the `Solver` if the optimum is unique, from prices by HiGHS for up to 255 classes, or
+                from those that Newton's method finds. Above 512 classes this step is compiled, and the optimum that is
+                to be unique is that with a trace more GPUs. Where numba is loaded, pivots are compiled, and
                 so is a search for the prices of a level (numba_search.py); answers are the same, to the last byte
     interior    more than 512 classes that run alone: the exact step from a block interior point (interior/), which also
                 solves sums of logarithms
@@ -282,13 +283,13 @@ def _speeds(speed: Callable[[Bools], Floats], runs: Bools) -> Floats:
 
 def _merged(figures: Floats) -> Floats | None:
     """These numbers, each replaced by the least within BLUR of it; None if few are that close."""
-    order = np.argsort(figures, axis=None, kind="stable")
-    sorted_figures = figures.reshape(-1)[order]
+    sorted_figures = np.sort(figures, axis=None)
     rise = np.diff(sorted_figures)
     is_near = rise <= _STEP * sorted_figures[1:]
     differs = rise > _EQUAL * sorted_figures[1:]
     if not (is_near & differs).sum() > _WORTHWHILE * differs.sum():
         return None
+    order = np.argsort(figures, axis=None, kind="stable")
     starts = np.concatenate([[True], ~is_near])
     first = sorted_figures[np.maximum.accumulate(np.where(starts, np.arange(len(starts)), 0))]
     above = np.divide(sorted_figures - first, first, out=np.zeros(len(first)), where=first > 0)

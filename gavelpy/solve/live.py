@@ -27,7 +27,7 @@ from gavelpy.solve.certificate import GAP_MAX, VIOLATION_MAX
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin
 from gavelpy.solve.prices import engine
-from gavelpy.solve.prices.engine import certificate_of
+from gavelpy.solve.prices.certified import certificate_of
 from gavelpy.solve.prices.table import Modes, Table, Tally, kernels
 from gavelpy.solve.prices.vertex import Mix
 from gavelpy.solve.solver import Solver

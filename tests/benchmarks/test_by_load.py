@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import by_load
-from benchmarks.by_load import LIVE, Place, Ratio
+from benchmarks.by_load import KEPT, LIVE, Place, Ratio
 
 PLACE = Place("max_min_fairness", 32, 0.1)
 
@@ -22,7 +22,7 @@ def test_place_without_a_record_has_not_fallen() -> None:
 
 
 def test_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    by_load.write(tmp_path / "ratios.csv", {PLACE: Ratio(0.002, 0.025, "highs")})
+    by_load.write(tmp_path / "ratios.csv", {PLACE: 12.5})
 
     assert by_load.recorded(tmp_path / "ratios.csv") == {PLACE: 12.5}
 
@@ -33,6 +33,14 @@ def test_every_place_is_recorded() -> None:
 
 def test_guard_measures_no_large_problems() -> None:
     assert {place.jobs for place in by_load.places(by_load.GUARD_JOBS_MAX)} == {32, 128, 512, 2048}
+
+
+@pytest.mark.parametrize("name", ["min_cost", "nash_welfare"])
+def test_a_kept_solver_is_measured_against_a_new_one(name: str) -> None:
+    found = by_load.measured(Place(KEPT + name, 40, 0.33))
+
+    assert found.peer == "new"
+    assert min(found.ours_s, found.theirs_s) > 0
 
 
 @pytest.mark.parametrize("place", [PLACE, Place("min_cost", 32, 0.6), Place(LIVE, 32, 0.33)])

@@ -62,6 +62,7 @@ KINDS = (
 WAYS: Mapping[str, tuple[tuple[ModuleType, str, int], ...]] = {
     "as it comes": (),
     "prices from HiGHS's": ((engine, "CLASSES_MIN", 1),),
+    "compiled steps": ((engine, "CLASSES_MIN", 1), (engine, "NUMPY_ROWS_MAX", 0)),
     "quick rungs always": (
         (engine, "CLASSES_MIN", 1),
         *((module, "NEWTON_MIN", 1) for module in (engine, newton, finish_time, water_level)),

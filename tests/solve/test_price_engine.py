@@ -180,6 +180,7 @@ def test_where_newton_fails_the_interior_point_finds_what_highs_finds(
     monkeypatch.setattr(newton, "_STEPS_MAX", 1)
     monkeypatch.setattr(newton, "_FIRST_STEPS", 1)
     monkeypatch.setattr(engine, "ATTEMPTS", 1)
+    monkeypatch.setattr(engine, "unique", lambda *_: None)
     monkeypatch.setattr(engine, "has_few_pivots", lambda _: False)
     monkeypatch.setattr(engine, "search_kernels", lambda: None)
     solver = Solver()
@@ -221,6 +222,7 @@ def test_level_that_the_slowest_job_limits_takes_few_sweeps(
 def test_where_both_searches_for_prices_fail_highs_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = sparse(0, 600, 4, (20, 120))
     monkeypatch.setattr(engine, "ATTEMPTS", 0)
+    monkeypatch.setattr(engine, "unique", lambda *_: None)
     monkeypatch.setattr(engine, "has_few_pivots", lambda _: False)
     monkeypatch.setattr(engine, "search_kernels", lambda: None)
     solver = Solver()

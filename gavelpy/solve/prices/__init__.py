@@ -3,10 +3,12 @@
 Modules:
 
     engine              the algorithm from prices to certified shares
+    certified           certificates of such answers
     table               jobs and needs as arrays, and the choice between the two kernels
     numpy_kernels       the loops over jobs in numpy, for few jobs
     numba_kernels       the same in numba, for many
     event_kernels       live problems, in numba: sums over jobs, and the answer after an event
+    table_kernels       the best prices of many jobs from near ones, in numba
     descent_kernels     from the last vertex of prices to the next
     kink_kernels        the equations of a vertex
     corner_kernels      modes and mixes of a job

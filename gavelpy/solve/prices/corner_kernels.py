@@ -52,16 +52,24 @@ def named(low, high, count, a, b):  # type: ignore[no-untyped-def]
 
 
 @inner
-def corner_cost(rate, load, value, money, price, a, b, part):  # type: ignore[no-untyped-def]
-    cost = part * (load[b] * price[b] - money * value * rate[b]) if b >= 0 else 0.0
-    return cost + (1.0 - part) * (load[a] * price[a] - money * value * rate[a]) if a >= 0 else cost
+def corner_cost(load, gain, price, a, b, part):  # type: ignore[no-untyped-def]
+    """The price of a corner's GPUs, less its gain."""
+    cost = part * (load[b] * price[b] - gain[b]) if b >= 0 else 0.0
+    return cost + (1.0 - part) * (load[a] * price[a] - gain[a]) if a >= 0 else cost
 
 
 @inner
-def cheapest(rate, load, value, money, price, count, low, high, part):  # type: ignore[no-untyped-def]
+def corner_price(load, price, a, b, part):  # type: ignore[no-untyped-def]
+    """The price of a corner's GPUs."""
+    cost = part * (load[b] * price[b]) if b >= 0 else 0.0
+    return cost + (1.0 - part) * (load[a] * price[a]) if a >= 0 else cost
+
+
+@inner
+def cheapest(load, gain, price, count, low, high, part):  # type: ignore[no-untyped-def]
     best, least = 0, np.inf
     for v in range(count):
-        cost = corner_cost(rate, load, value, money, price, low[v], high[v], part[v])
+        cost = corner_cost(load, gain, price, low[v], high[v], part[v])
         if cost < least:
             best, least = v, cost
     return best
@@ -82,7 +90,7 @@ def tie_row(load, low, high, part, k, first, second, row):  # type: ignore[no-un
 
 @inner
 def filled(  # type: ignore[no-untyped-def]
-    rate, load, value, money, price, low, high, part, best, kind, who, corner, kinks, amount, times, steepness
+    rate, load, gain, price, low, high, part, best, kind, who, corner, kinks, amount, times, steepness
 ):
     """Writes times (S, T) and the marginal cost of each job's rate, (S,)."""
     S, T = rate.shape
@@ -96,9 +104,9 @@ def filled(  # type: ignore[no-untyped-def]
             times[k, a] += 1.0 - part[k, v]
         if a != b:
             rise = rate[k, b] - (rate[k, a] if a >= 0 else 0.0)
-            cost = load[k, b] * price[b] - money * value[k] * rate[k, b]
+            cost = load[k, b] * price[b] - gain[k, b]
             if a >= 0:
-                cost -= load[k, a] * price[a] - money * value[k] * rate[k, a]
+                cost -= load[k, a] * price[a] - gain[k, a]
             steepness[k] = max(cost / rise, 0.0)
     for n in range(kinks):
         if kind[n] == TIE:

@@ -27,12 +27,14 @@ from gavelpy.solve.prices.corner_kernels import (
     ZERO,
     cheapest,
     corner_cost,
+    corner_price,
     corners,
     filled,
     inner,
     named,
 )
 from gavelpy.solve.prices.kink_kernels import AS_WRITTEN, TRANSPOSED, completed, equations, solved, take
+from gavelpy.solve.prices.numba_kernels import _hull, _margin_at_vertex, _margin_on_edge
 
 FOUND, AT_THE_EDGE, ENDLESS, SINGULAR, UNBOUNDED, FREE_TYPE = range(6)  # how a search ends
 STEPS_MAX = 200
@@ -44,10 +46,13 @@ _LEVEL_ROUNDING = 4e-16  # relative
 
 @inner
 def search(  # type: ignore[no-untyped-def]
-    rate, load, value, money, level, is_level, spare, drift, lowest, highest, level_min, level_max,
+    rate, load, gain, base, slope, level, is_level, spare, drift, lowest, highest, level_min, level_max,
     price, ties, ties_count, times, steepness,
 ):  # fmt: skip
-    """The optimum of S jobs and `spare` (T,) GPUs at the level, less `drift` for each unit above."""
+    """The optimum of S jobs and `spare` (T,) GPUs at the level, less `drift` for each unit above.
+
+    Needs are base (S,) + level x slope (S,), in 0..1; gains (S, T) are those of all the time on a type.
+    """
     S, T = rate.shape
     V = (T + 2) ** 2 // 4 + 1
     low, high = np.empty((S, V), np.int64), np.empty((S, V), np.int64)
@@ -57,9 +62,9 @@ def search(  # type: ignore[no-untyped-def]
     amount = np.zeros(T)
     for _ in range(_LEVELS_MAX):
         for k in range(S):
-            need = min(level / value[k], 1.0)
-            count[k] = corners(rate[k], need, 1.0 / value[k] if is_level else 0.0, low[k], high[k], part[k], rising[k])
-            best[k] = cheapest(rate[k], load[k], value[k], money, price, count[k], low[k], high[k], part[k])
+            need = min(base[k] + level * slope[k], 1.0)
+            count[k] = corners(rate[k], need, slope[k], low[k], high[k], part[k], rising[k])
+            best[k] = cheapest(load[k], gain[k], price, count[k], low[k], high[k], part[k])
         kinks = ZERO
         for n in range(ties_count):
             k = ties[n, 0]
@@ -70,7 +75,7 @@ def search(  # type: ignore[no-untyped-def]
                 kind[kinks], who[kinks], corner[kinks] = TIE, k, second
                 kinks += 1
         end, kinks, step = _descended(
-            rate, load, value, money, level, is_level, spare, drift, lowest, highest, price,
+            load, gain, level, is_level, spare, drift, lowest, highest, price,
             low, high, part, rising, count, best, kind, who, corner, kinks, amount,
         )  # fmt: skip
         ties_count = 0
@@ -87,14 +92,39 @@ def search(  # type: ignore[no-untyped-def]
             return AT_THE_EDGE, min(max(level * (1.0 + step), level_min), level_max), ties_count
         if not is_level or abs(step) <= _LEVEL_ROUNDING:
             filled(
-                rate, load, value, money, price, low, high, part, best, kind, who, corner, kinks, amount,
-                times, steepness,
+                rate, load, gain, price, low, high, part, best, kind, who, corner, kinks, amount, times, steepness,
             )  # fmt: skip
             return FOUND, level, ties_count
         for t in range(T):
             spare[t] -= drift[t] * step * level
         level *= 1.0 + step
     return ENDLESS, level, ties_count
+
+
+@inner
+def mix_of(rate, cost, need, rises, gpus, radius, gains, none, swap):  # type: ignore[no-untyped-def]
+    """A job's cheapest modes for its need, and the least part of `radius` (T,) by which prices may move until others
+    may be cheaper. The need rises by `rises` for a relative step of the level."""
+    a, b, lacking = _hull(rate, cost, need, len(rate))
+    if lacking:
+        return a, b, 0.0
+    if a == b:
+        return a, b, _margin_at_vertex(a, rate, cost, radius, gpus, 0.0, need, rises, 0.0, none)
+    return a, b, _margin_on_edge(a, b, rate, cost, radius, gpus, 0.0, need, rises, 0.0, gains, 0.0, none, swap)
+
+
+@inner
+def is_near(price, centre, half, radius, is_level):  # type: ignore[no-untyped-def]
+    """Whether jobs that are not in doubt have the right modes at these prices, (T,)."""
+    unit = 1.0
+    if is_level:  # only ratios of prices count
+        unit = 0.0
+        for t in range(len(price)):
+            unit += centre[t] / price[t] / len(price)
+    near = True
+    for t in range(len(price)):
+        near &= abs(price[t] * unit - centre[t]) <= half * radius[t]
+    return near
 
 
 @inner
@@ -108,14 +138,14 @@ def _is_held_back(kind, amount):  # type: ignore[no-untyped-def]
 
 @inner
 def _descended(  # type: ignore[no-untyped-def]
-    rate, load, value, money, level, is_level, spare, drift, lowest, highest, price,
+    load, gain, level, is_level, spare, drift, lowest, highest, price,
     low, high, part, rising, count, best, kind, who, corner, kinks, amount,
 ):  # fmt: skip
     """Moves prices from kink to kink until no amount is wrong. Returns how it ended, the kinks, and the level's step.
 
     The kinks that are given are completed; a step is a part of the level.
     """
-    S, T = rate.shape
+    S, T = load.shape
     system, right, scale = np.zeros((T, T)), np.zeros(T), np.ones(T)
     left, rise, direction = np.empty(T), np.empty(T), np.empty(T)
     when = np.empty((S, low.shape[1]))
@@ -137,8 +167,7 @@ def _descended(  # type: ignore[no-untyped-def]
             if kinks < T:
                 return SINGULAR, 0, 0.0
         equations(
-            rate, load, value, money, level, rise, price, low, high, part, best, kind, who, corner,
-            system, right, scale,
+            load, gain, level, rise, price, low, high, part, best, kind, who, corner, system, right, scale,
         )  # fmt: skip
         if not solved(system, AS_WRITTEN, right, price):
             return SINGULAR, kinks, 0.0
@@ -164,7 +193,7 @@ def _descended(  # type: ignore[no-untyped-def]
             fall += left[t] * direction[t]
         kind[leaving] = -1
         end = _moved(
-            rate, load, value, money, is_level, lowest, highest, price, direction, fall, low, high, part, count, best,
+            load, gain, is_level, lowest, highest, price, direction, fall, low, high, part, count, best,
             kind, who, corner, leaving, when,
         )  # fmt: skip
         if end != FOUND:
@@ -210,16 +239,16 @@ def _leaving(kind, who, corner, best, amount, scale):  # type: ignore[no-untyped
 
 @inner
 def _when(  # type: ignore[no-untyped-def]
-    rate, load, value, money, price, direction, low, high, part, count, best, length, still, when
+    load, gain, price, direction, low, high, part, count, best, length, still, when
 ):
     """Writes how far prices move until each corner of a job is as cheap as its best, which is best from `length` on."""
-    at = corner_cost(rate, load, value, money, price, low[best], high[best], part[best])
-    speed = corner_cost(rate, load, 0.0, 0.0, direction, low[best], high[best], part[best])
+    at = corner_cost(load, gain, price, low[best], high[best], part[best])
+    speed = corner_price(load, direction, low[best], high[best], part[best])
     for v in range(count):
         when[v] = np.inf
-        closing = speed - corner_cost(rate, load, 0.0, 0.0, direction, low[v], high[v], part[v])
+        closing = speed - corner_price(load, direction, low[v], high[v], part[v])
         if v != best and closing > still:
-            behind = corner_cost(rate, load, value, money, price, low[v], high[v], part[v]) - at
+            behind = corner_cost(load, gain, price, low[v], high[v], part[v]) - at
             when[v] = length + max(behind - length * closing, 0.0) / closing
 
 
@@ -238,11 +267,11 @@ def _end(price, direction, lowest, highest):  # type: ignore[no-untyped-def]
 
 @inner
 def _moved(  # type: ignore[no-untyped-def]
-    rate, load, value, money, is_level, lowest, highest, price, direction, fall, low, high, part, count, best,
+    load, gain, is_level, lowest, highest, price, direction, fall, low, high, part, count, best,
     kind, who, corner, leaving, when,
 ):  # fmt: skip
     """Moves the prices as far as the dual function falls, to a kink that takes the place of the one that leaves."""
-    S, T = rate.shape
+    S, T = load.shape
     fastest = 0.0
     for t in range(T):
         for k in range(S):
@@ -250,8 +279,7 @@ def _moved(  # type: ignore[no-untyped-def]
     still = _ROUNDING * fastest
     for k in range(S):
         _when(
-            rate[k], load[k], value[k], money, price, direction, low[k], high[k], part[k], count[k], best[k], 0.0,
-            still, when[k],
+            load[k], gain[k], price, direction, low[k], high[k], part[k], count[k], best[k], 0.0, still, when[k],
         )  # fmt: skip
     for n in range(T):
         if kind[n] == TIE:
@@ -266,16 +294,15 @@ def _moved(  # type: ignore[no-untyped-def]
         if end <= length:
             break
         b, is_tied = best[k], False
-        fall -= corner_cost(rate[k], load[k], 0.0, 0.0, direction, low[k, v], high[k, v], part[k, v])
-        fall += corner_cost(rate[k], load[k], 0.0, 0.0, direction, low[k, b], high[k, b], part[k, b])
+        fall -= corner_price(load[k], direction, low[k, v], high[k, v], part[k, v])
+        fall += corner_price(load[k], direction, low[k, b], high[k, b], part[k, b])
         for n in range(T):
             is_tied |= kind[n] == TIE and who[n] == k
         if fall >= 0.0 or is_tied:
             break
         best[k] = v
         _when(
-            rate[k], load[k], value[k], money, price, direction, low[k], high[k], part[k], count[k], v, length,
-            still, when[k],
+            load[k], gain[k], price, direction, low[k], high[k], part[k], count[k], v, length, still, when[k],
         )  # fmt: skip
     if end <= length and (first < 0 or (is_level and kind_there == FREE)):
         return UNBOUNDED if first < 0 else FREE_TYPE

@@ -11,22 +11,21 @@ checks.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
 
-from gavelpy.model.allocation import Certificate
 from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve.certificate import NOISE, Answer, Duals, FloorsRefused, failed, floors_of
+from gavelpy.solve.certificate import Answer, FloorsRefused, failed, floors_of
 from gavelpy.solve.linear import TRACE
 from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
+from gavelpy.solve.prices.certified import proved, ray_at
 from gavelpy.solve.prices.crossover import ATTEMPTS, exact
 from gavelpy.solve.prices.newton import NEWTON_MIN, PRICE_FLOOR, Dual, Point, near_level, near_sum, roughly_level
 from gavelpy.solve.prices.pivots import has_few_pivots, most_gain
-from gavelpy.solve.prices.table import Fixed, Jobs, Proportional, Table, Tally, jobs_of, kernels, search_kernels
-from gavelpy.solve.prices.vertex import Mix, as_left, from_prices, read_off
+from gavelpy.solve.prices.table import Fixed, Proportional, Table, jobs_of, kernels, search_kernels
+from gavelpy.solve.prices.vertex import Mix, as_left, from_prices, read_off, unique
 from gavelpy.solve.solver import NUMPY_ROWS_MAX, Solver
 
 CLASSES_MIN = 64  # below, pivots or HiGHS on the whole program are as fast
@@ -78,7 +77,7 @@ def best_by_prices(
         return None if mix is None else proved(jobs, objective, mix.time, mix.steepness, mix.price)
     last: Point | None = None
     if len(table.gain):
-        mix = most_gain(table, floor) if has_few_pivots(table) and not inside else None
+        mix = most_gain(table, floor) if has_few_pivots(table) and not (inside or _is_large(table)) else None
         if mix is None or not mix.has_unique_times:  # others are as good: which of them must not depend on the method
             mix, last = _max_sum(table, floor, solver, inside=inside)
     else:
@@ -168,7 +167,15 @@ def max_min(table: Table, value: Floats, solver: Solver, *, inside: bool = False
     limit = float(value.min())
     dual = Dual(table, Proportional(1.0 / value), level_max=limit)
     W = table.gpu_counts
-    mix = None if inside else _by_columns(dual, value, solver)
+    mix = None
+    if _is_large(table) and not inside:
+        if (REST, len(W)) in solver.points and ("level", len(W)) not in solver.points:
+            mix = _at_the_limit(table, value, limit, solver)
+            if mix is not None:
+                return mix
+        mix = _recalled(dual, "level", solver)
+    if mix is None:
+        mix = None if inside else _by_columns(dual, value, solver)
     if mix is not None and mix.level >= limit * (1 - AT_THE_LIMIT):
         return mix
     if mix is None and not inside:
@@ -231,6 +238,8 @@ def _max_sum(
     W = table.gpu_counts
     dual = Dual(table, Fixed(floor))
     mix = None if inside else _recalled(dual, kind, solver)
+    if mix is None and _is_large(table) and not inside and has_few_pivots(table):
+        mix = _by_pivots(dual, kind, solver)
     if mix is not None:
         return mix, None
     s = dual.swept(np.full(len(W), _NEXT_TO_NOTHING), 0.0)
@@ -246,6 +255,13 @@ def _recalled(dual: Dual, kind: str, solver: Solver) -> Mix | None:
     point = solver.points.get((kind, dual.table.rate.shape[1]))
     if point is None:
         return None
+    if _is_large(dual.table):
+        mix = unique(dual, point)
+        if mix is None or not mix.price.any():
+            return None
+        if dual.level_max is not None and mix.level > dual.level_max * (1 - AT_THE_LIMIT):
+            return None
+        return _remembered(kind, mix, solver)
     vertex = exact(dual, point, solver, attempts=_RECALLED_ATTEMPTS)
     if vertex is None or (dual.level_max is not None and vertex.level > dual.level_max * (1 - AT_THE_LIMIT)):
         return None
@@ -256,7 +272,34 @@ def _recalled(dual: Dual, kind: str, solver: Solver) -> Mix | None:
     return mix
 
 
+def _is_large(table: Table) -> bool:
+    """Whether there are so many classes that compiled steps answer, cold and warm."""
+    return len(table.gpus) > NUMPY_ROWS_MAX
+
+
+def _by_pivots(dual: Dual, kind: str, solver: Solver) -> Mix | None:
+    """The answer at the prices of pivots, if it is unique."""
+    table = dual.table
+    assert isinstance(dual.needs, Fixed)
+    more = replace(table, gpu_counts=table.gpu_counts * (1 + TRACE))
+    found = most_gain(more, dual.needs.floor)
+    if found is None or not found.price.any():
+        return None
+    price = np.maximum(found.price, PRICE_FLOOR * found.price.max())
+    mix = from_prices(replace(dual, table=more), Point(price, 0.0), table.gpu_counts)
+    return None if mix is None else _remembered(kind, mix, solver)
+
+
+def _remembered(kind: str, mix: Mix, solver: Solver) -> Mix:
+    price = np.maximum(mix.price, PRICE_FLOOR * mix.price.max())
+    solver.points[kind, len(mix.price)] = Point(price, mix.level, 0.0)
+    return mix
+
+
 def _found(dual: Dual, start: Point, kind: str, solver: Solver) -> Mix | None:
+    mix = unique(dual, start) if _is_large(dual.table) else None
+    if mix is not None and mix.price.any():
+        return _remembered(kind, mix, solver)
     vertex = exact(dual, start, solver, ATTEMPTS)
     if vertex is None:
         return None
@@ -306,7 +349,8 @@ def _spent(
     table: Table, value: Floats, need: Floats, gpu_counts: Floats, solver: Solver, *, inside: bool
 ) -> Mix | None:
     table = _rest(table, value, need, gpu_counts).table
-    mix = most_gain(table, need) if len(value) < NEWTON_MIN or (has_few_pivots(table) and not inside) else None
+    few = len(value) < NEWTON_MIN or (has_few_pivots(table) and not inside)
+    mix = most_gain(table, need) if few and not _is_large(table) else None
     if mix is None:
         return max_sum(table, need, solver, REST, inside=inside)
     if mix.price.any():
@@ -318,63 +362,3 @@ def _rest(table: Table, value: Floats, need: Floats, gpu_counts: Floats) -> Dual
     """The highest sum of values that gives each job its need (K,) on these GPUs (T,); unit: the highest value."""
     gains = table.rate * (value / value.max())[:, None]
     return Dual(replace(table, gain=gains, gpu_counts=gpu_counts), Fixed(need))
-
-
-def proved(
-    jobs: Jobs, objective: LinearObjective, time: Floats, steepness: Floats, price: Floats, by: str = "prices"
-) -> Answer:
-    """Shares of the problem from times (K, T') of the table, with the certificate from prices (T',) and duals (K,)."""
-    problem, none = jobs.problem, np.zeros(jobs.problem.job_count)
-    time[time < NOISE] = 0.0
-    share, prices = jobs.all_types(jobs.per_job(time)), jobs.all_types(price)
-    best = jobs.best_steps_per_s
-    weight = np.divide(jobs.per_job(steepness), best, out=np.zeros(len(best)), where=best > 0)
-    rate, gpus, W = problem.member_rate_steps_per_s, problem.gpus_occupied, problem.gpu_counts
-    if not (W > 0).all():
-        rate = np.where(W > 0, rate, 0.0)
-    floor, worth = floors_of(objective, len(best)), np.ones(len(W))
-    scale = gain = none
-    match objective:
-        case MaxMin(scale=scale):
-            pass
-        case MaxSum(gain=gain, gpu_type_worth=given):
-            worth = given if len(given) else worth
-    t = kernels(len(best)).tally(rate, gpus, share, weight, gain, worth, prices, scale, floor, best)
-    path = by if jobs.classes is None else "classes+" + by
-    certificate, unit = certificate_of(t, prices, W, is_level=isinstance(objective, MaxMin), path=path)
-    if not (W > 0).all():
-        prices = np.where(W > 0, prices, _worth_of_the_first(jobs, weight, gain, worth, prices))
-    return Answer(share, prices / unit, certificate)
-
-
-def certificate_of(
-    t: Tally, prices: Floats, gpu_counts: Floats, *, is_level: bool, path: str
-) -> tuple[Certificate, float]:
-    """The certificate of a tally with its prices (T,), and their unit: the duals of a level have a common factor."""
-    over = float(((t.used - gpu_counts) / np.where(gpu_counts > 0, gpu_counts, 1.0)).max(initial=0.0))
-    violation = max(0.0, over, t.worst_sign, t.worst_time, t.worst_floor)
-    value, unit = (t.least, t.weights) if is_level else (t.total, 1.0)
-    bound = (t.budgets + float(prices @ gpu_counts) - t.floors) / unit if unit > 0 else math.inf
-    gap = 0.0 if bound == value else abs(bound - value) / abs(value) if value else math.inf
-    return Certificate(value, bound, gap, violation, path, solve_s=0.0), unit
-
-
-def _worth_of_the_first(jobs: Jobs, weight: Floats, gain: Floats, worth: Floats, prices: Floats) -> Floats:
-    """Value of a GPU of each type, (T,), to a job that needs only one, beyond its time elsewhere."""
-    problem = jobs.problem
-    gpus, counts = problem.gpus_occupied[:, None], problem.gpu_counts
-    dear = problem.member_rate_steps_per_s * (weight[:, None] + gain[:, None] * worth)
-    time = np.where(counts > 0, dear - gpus * prices, 0.0).max(axis=1, initial=0.0)
-    beyond = np.where((gpus <= 1) & (jobs.best_steps_per_s > 0)[:, None], (dear - time[:, None]) / gpus, 0.0)
-    return np.asarray(beyond.max(axis=0, initial=0.0))
-
-
-def ray_at(jobs: Jobs, price: Floats) -> Duals:
-    """The marginal costs of the floors at these prices, (T',), as duals of the problem, up to a factor."""
-    table, floor = jobs.table, jobs.floor  # without gains
-    price = price / (price.max(initial=0.0) or 1.0)
-    s = Dual(table, Fixed(floor)).swept(price, 0.0)
-    steepness = kernels(len(floor)).settle(table, s.low, s.high, floor, price)[1]
-    best, none = jobs.best_steps_per_s, np.zeros(jobs.problem.job_count)
-    weight = np.divide(jobs.per_job(steepness), best, out=none.copy(), where=best > 0)
-    return Duals(level=none, floor=weight, budget=none, price=jobs.all_types(price))

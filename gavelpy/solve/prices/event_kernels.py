@@ -10,8 +10,7 @@ import numpy as np
 
 from gavelpy.solve.compiled import njit
 from gavelpy.solve.prices.corner_kernels import ZERO, inner
-from gavelpy.solve.prices.descent_kernels import AT_THE_EDGE, FOUND, search
-from gavelpy.solve.prices.numba_kernels import _hull, _margin_at_vertex, _margin_on_edge
+from gavelpy.solve.prices.descent_kernels import AT_THE_EDGE, FOUND, is_near, mix_of, search
 
 _BLOCK = 1024  # rows; partial sums reduce rounding
 
@@ -32,20 +31,12 @@ def mixes(  # type: ignore[no-untyped-def]
         rises = need if is_level else 0.0
         for t in range(T):
             cost[t] = gpus[i] * price[t] - money * value[i] * rate[i, t]
-        a, b, lacking = _hull(rate[i], cost, need, T)
+        a, b, margin[i] = mix_of(rate[i], cost, need, rises, gpus[i], radius, money > 0.0, none, swap)
         low[i], high[i], climb[i], base[i] = a, b, 0.0, 1.0
         if a != b:
             a_rate = rate[i, a] if a >= 0 else 0.0
             climb[i] = 1.0 / (value[i] * (rate[i, b] - a_rate))
             base[i] = -a_rate / (rate[i, b] - a_rate)
-        if lacking:
-            margin[i] = 0.0
-        elif a == b:
-            margin[i] = _margin_at_vertex(a, rate[i], cost, radius, gpus[i], 0.0, need, rises, 0.0, none)
-        else:
-            margin[i] = _margin_on_edge(
-                a, b, rate[i], cost, radius, gpus[i], 0.0, need, rises, 0.0, money > 0.0, 0.0, none, swap
-            )
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -94,12 +85,16 @@ def vertex(  # type: ignore[no-untyped-def]
         if margin[i] <= half:
             rows[k] = i
             k += 1
-    some_rate, some_value, load, at = np.empty((S, T)), np.empty(S), np.empty((S, T)), np.empty(T, np.int64)
+    some_rate, load, gain, at = np.empty((S, T)), np.empty((S, T)), np.empty((S, T)), np.empty(T, np.int64)
+    needs, slope = np.zeros(S), np.zeros(S)
     for k in range(S):
         i = rows[k]
-        some_value[k] = value[i]
+        if is_level:
+            slope[k] = per_level[i]
+        else:
+            needs[k] = min(level / value[i], 1.0)
         for t in range(T):
-            some_rate[k, t], load[k, t] = rate[i, t], gpus[i] / gpu_counts[t]
+            some_rate[k, t], load[k, t], gain[k, t] = rate[i, t], gpus[i] / gpu_counts[t], money * value[i] * rate[i, t]
     found = ZERO
     for n in range(ties_count):
         k = np.searchsorted(rows, ties[n, 0])
@@ -117,7 +112,7 @@ def vertex(  # type: ignore[no-untyped-def]
         lowest[t], highest[t] = W * (centre[t] - half * radius[t]), W * (centre[t] + half * radius[t])
     times, steepness = np.zeros((S, T)), np.zeros(S)
     end, level, found = search(
-        some_rate, load, some_value, money, level, is_level, spare, rise,
+        some_rate, load, gain, needs, slope, level, is_level, spare, rise,
         lowest, highest, centre_level * (1.0 - half), centre_level * (1.0 + half), whole, ties, found,
         times, steepness,
     )  # fmt: skip
@@ -125,7 +120,7 @@ def vertex(  # type: ignore[no-untyped-def]
         ties[n, 0] = rows[ties[n, 0]]
     for t in range(T):
         price[t] = whole[t] / gpu_counts[t]
-    if end == FOUND and not _is_near(price, centre, half, radius, is_level):
+    if end == FOUND and not is_near(price, centre, half, radius, is_level):
         end = AT_THE_EDGE
     if end == FOUND:
         _written(
@@ -133,20 +128,6 @@ def vertex(  # type: ignore[no-untyped-def]
             used, drift, time, figures, spent,
         )  # fmt: skip
     return end, level, found
-
-
-@inner
-def _is_near(price, centre, half, radius, is_level):  # type: ignore[no-untyped-def]
-    """Whether jobs that are not in doubt have the right modes at these prices, (T,)."""
-    unit = 1.0
-    if is_level:  # only ratios of prices count
-        unit = 0.0
-        for t in range(len(price)):
-            unit += centre[t] / price[t] / len(price)
-    near = True
-    for t in range(len(price)):
-        near &= abs(price[t] * unit - centre[t]) <= half * radius[t]
-    return near
 
 
 @inner

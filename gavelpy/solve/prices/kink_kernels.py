@@ -103,7 +103,7 @@ def _independent(basis, row, kept):  # type: ignore[no-untyped-def]
 
 @inner
 def equations(  # type: ignore[no-untyped-def]
-    rate, load, value, money, level, rise, price, low, high, part, best, kind, who, corner, system, right, scale
+    load, gain, level, rise, price, low, high, part, best, kind, who, corner, system, right, scale
 ):
     """Writes the equations of the prices, one for each kink, and the factors by which rows were divided."""
     T = len(price)
@@ -118,12 +118,12 @@ def equations(  # type: ignore[no-untyped-def]
             k = who[n]
             tie_row(load, low, high, part, k, best[k], corner[n], row)
             right[n] = 0.0
-            for v, sign in ((corner[n], money * value[k]), (best[k], -money * value[k])):
+            for v, sign in ((corner[n], 1.0), (best[k], -1.0)):
                 a, b = low[k, v], high[k, v]
                 if b >= 0:
-                    right[n] += sign * part[k, v] * rate[k, b]
+                    right[n] += sign * part[k, v] * gain[k, b]
                 if a >= 0:
-                    right[n] += sign * (1.0 - part[k, v]) * rate[k, a]
+                    right[n] += sign * (1.0 - part[k, v]) * gain[k, a]
             factor = 0.0
             for t in range(T):
                 factor = max(factor, abs(row[t]))

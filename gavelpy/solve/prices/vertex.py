@@ -10,11 +10,12 @@ equations, whatever point the search began at. So a warm start changes no byte o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gavelpy.model.arrays import Bools, Floats, Ints
+from gavelpy.solve.linear import TRACE
 from gavelpy.solve.prices.crossover import Restricted, Vertex, most_in_doubt, restricted
 from gavelpy.solve.prices.newton import PRICE_FLOOR, Dual, Point
 from gavelpy.solve.prices.table import IDLE, Modes, Sweep, Table, kernels
@@ -22,6 +23,8 @@ from gavelpy.solve.prices.table import IDLE, Modes, Sweep, Table, kernels
 _ROUNDING = 1e-15
 _KINK = 1e-9  # relative: modes whose cost exceeds the hull by less are on it
 _FREE = 4 * PRICE_FLOOR  # of the highest price: a type that costs no more is free
+IN_DOUBT, IN_DOUBT_PER_TYPE = 32, 8  # jobs whose mixes may change before all are computed again
+_NO_SWAP = 1e-12  # of a unit: rounding of a sum of parts
 _CLOSE = 1e-6  # relative: largest difference between the solution and the point whose structure it has
 
 
@@ -55,8 +58,34 @@ def read_off(table: Table, vertex: Vertex) -> Mix:
     return as_left(table, vertex, vertex.level) if mix is None else mix
 
 
-def from_prices(dual: Dual, point: Point) -> Mix | None:
-    """The answer at exact prices, up to rounding, if it is unique: with the bytes that `read_off` finds; else None."""
+def unique(dual: Dual, near: Point) -> Mix | None:
+    """The answer by compiled steps from near prices, the same from all; None if it is not unique, or is not found.
+
+    With a trace more GPUs the optimum is unique also where whole jobs fill a type exactly. Its structure determines the
+    answer: times for the true GPUs, and the prices of the next GPU.
+    """
+    from gavelpy.solve.prices.table_kernels import best_prices
+
+    table, price = dual.table, near.price.copy()
+    T, W = len(price), table.gpu_counts * (1.0 + TRACE)
+    need, slope = dual.needs.at(near.level)
+    is_found, level = best_prices(
+        table.rate, table.gain, *map(np.array, (table.gpus, table.count, need, slope)), W,
+        IN_DOUBT + IN_DOUBT_PER_TYPE * T, near.level, dual.leveled, price,
+    )  # fmt: skip
+    if not is_found:
+        return None
+    price = np.maximum(price, PRICE_FLOOR * price.max())
+    if dual.leveled:
+        price *= level  # from parts of the level to units
+    return from_prices(replace(dual, table=replace(table, gpu_counts=W)), Point(price, level), table.gpu_counts)
+
+
+def from_prices(dual: Dual, point: Point, gpu_counts: Floats | None = None) -> Mix | None:
+    """The answer at exact prices, up to rounding, if it is unique: with the bytes that `read_off` finds; else None.
+
+    `gpu_counts` (T,): those for which times are computed, with the same structure; default: the table's.
+    """
     table, level = dual.table, point.level
     K, T = table.rate.shape
     need, slope = dual.needs.at(level)
@@ -65,7 +94,7 @@ def from_prices(dual: Dual, point: Point) -> Mix | None:
     base, time = need - slope * level, np.zeros((len(rows), T))
     vertex = Vertex(point.price, level, dual.leveled, s.low, s.high, base, slope, rows, time, attempts=0)
     some, again, price = _again(table, vertex)
-    return _by_structure(table, vertex, price > 0, restricted(some, again, need[rows], point.price))
+    return _by_structure(table, vertex, price > 0, restricted(some, again, need[rows], point.price), gpu_counts)
 
 
 def as_left(table: Table, vertex: Vertex, level: float) -> Mix:
@@ -85,9 +114,11 @@ def _again(table: Table, vertex: Vertex) -> tuple[Table, Sweep, Floats]:
     return some, again, np.where(vertex.price <= _FREE * vertex.price.max(), 0.0, vertex.price)
 
 
-def _by_structure(table: Table, vertex: Vertex, priced: Bools, r: Restricted) -> Mix | None:
+def _by_structure(
+    table: Table, vertex: Vertex, priced: Bools, r: Restricted, gpu_counts: Floats | None = None
+) -> Mix | None:
     """The answer if the modes of every job leave no choice; None if they do, or if rounding hides them."""
-    kinks = _kinks(table, vertex, r)
+    kinks = _kinks(table, vertex, r, times_follow=gpu_counts is not None)
     if kinks is None or len(kinks.rows) + vertex.leveled != int(priced.sum()):
         return None
     kernel = kernels(len(vertex.low))
@@ -95,14 +126,14 @@ def _by_structure(table: Table, vertex: Vertex, priced: Bools, r: Restricted) ->
     low[vertex.rows], high[vertex.rows] = _as_modes(r.low, table), _as_modes(r.high, table)
     low[kinks.rows], high[kinks.rows] = kinks.low, kinks.high
     base = np.where(np.abs(vertex.base) > _ROUNDING, vertex.base, 0.0)  # needs are up to 1
-    used, drift = kernel.demand(table, low, high, base, vertex.slope)
+    own, drift = kernel.demand(table, low, high, base, vertex.slope)
     change = kinks.swap * table.load[kinks.rows, None]
     columns = np.column_stack([drift, change.T]) if vertex.leveled else change.T
     edges = kinks.swap * table.gpus[kinks.rows, None]
     rows = np.vstack([drift, edges]) if vertex.leveled else edges
     worth = np.concatenate([np.ones(int(vertex.leveled)), kinks.gain])
     try:
-        answer = np.linalg.solve(columns[priced], (table.gpu_counts - used)[priced])
+        answer = np.linalg.solve(columns[priced], (table.gpu_counts - own)[priced])
         price = np.zeros(len(priced))
         price[priced] = np.linalg.solve(rows[:, priced], worth)
     except np.linalg.LinAlgError:
@@ -114,19 +145,42 @@ def _by_structure(table: Table, vertex: Vertex, priced: Bools, r: Restricted) ->
     need = base + vertex.slope * level
     time, steepness = kernel.settle(table, low, high, need, price)
     time[kinks.rows] += kinks.swap * answer[int(vertex.leveled) :, None]
-    if not (_all_in_use(time, low, high, kinks) and _no_need_at_a_mode(table, vertex, r, need)):
+    if gpu_counts is not None and not _is_above(table, time, need, kinks):
+        return None
+    if not (
+        _all_in_use(time, low, high, kinks, 0.0 if gpu_counts is None else _NO_SWAP)
+        and _no_need_at_a_mode(table, vertex, r, need)
+    ):
         return None
     used = table.load @ time
     if (used > table.gpu_counts * (1 - _KINK))[~priced].any():
         return None
+    if gpu_counts is not None:
+        answer = np.linalg.solve(columns[priced], (gpu_counts - own)[priced])
+        level = float(answer[0]) if vertex.leveled else 0.0
+        time, steepness = kernel.settle(table, low, high, base + vertex.slope * level, price)
+        time[kinks.rows] += kinks.swap * answer[int(vertex.leveled) :, None]
+        at_kinks = time[kinks.rows]
+        if (at_kinks < -_KINK).any():
+            return None
+        time[kinks.rows] = np.maximum(at_kinks, 0.0)
     return Mix(time, steepness, price, level, is_unique=True)
 
 
-def _all_in_use(time: Floats, low: Modes, high: Modes, kinks: _Kinks) -> bool:
+def _is_above(table: Table, time: Floats, need: Floats, kinks: _Kinks) -> bool:
+    """Whether a job that mixes two equally cheap modes has more than its need, if it may have more or less."""
+    rate, need = table.rate[kinks.rows], need[kinks.rows]
+    second = np.where((kinks.swap > 0).any(axis=1), kinks.swap.argmax(axis=1), IDLE)
+    least = np.minimum(*(np.where(mode >= 0, rate[np.arange(len(rate)), mode], 0.0) for mode in (kinks.low, second)))
+    had = (rate * time[kinks.rows]).sum(axis=1)
+    return bool((had > need * (1 + _KINK))[(kinks.low == kinks.high) & (least < need)].all())
+
+
+def _all_in_use(time: Floats, low: Modes, high: Modes, kinks: _Kinks, no_swap: float) -> bool:
     """Whether every mode of the jobs with a choice has time; if not, another structure has the same shares."""
     B, T = kinks.swap.shape
     times = np.column_stack([time[kinks.rows], 1.0 - time[kinks.rows].sum(axis=1)])
-    used = np.column_stack([kinks.swap, -kinks.swap.sum(axis=1)]) != 0.0
+    used = np.abs(np.column_stack([kinks.swap, -kinks.swap.sum(axis=1)])) > no_swap
     at = np.arange(B)
     used[at, low[kinks.rows] % (T + 1)] = used[at, high[kinks.rows] % (T + 1)] = True
     return bool((times[used] > _KINK).all())
@@ -141,8 +195,11 @@ def _no_need_at_a_mode(table: Table, vertex: Vertex, r: Restricted, need: Floats
     return bool((np.minimum(off_low, off_high)[vertex.slope[vertex.rows] > 0] > _KINK).all())
 
 
-def _kinks(table: Table, vertex: Vertex, r: Restricted) -> _Kinks | None:
-    """The jobs with one mode more than their mix needs, or None if a job has two more."""
+def _kinks(table: Table, vertex: Vertex, r: Restricted, *, times_follow: bool) -> _Kinks | None:
+    """The jobs with one mode more than their mix needs, or None if a job has two more.
+
+    `times_follow`: the times are not yet known, and `_is_above` checks them later.
+    """
     T = table.rate.shape[1]
     i, t = r.column_row, r.column_mode
     at_kink = r.excess[i, t] <= _KINK * table.gpus[vertex.rows[i]] * vertex.price.max()
@@ -156,9 +213,10 @@ def _kinks(table: Table, vertex: Vertex, r: Restricted) -> _Kinks | None:
     modes = np.column_stack([r.low[i], t, r.high[i]])
     single = r.low[i] == r.high[i]
     beyond = ~single & (t == r.high[i])  # a rate above the need is equally cheap
-    had = (rate[:, :T] * vertex.time[i]).sum(axis=1)
-    if (beyond & (had <= vertex.need[rows] * (1 + _KINK))).any() or (single & (rate[at, t] < vertex.need[rows])).any():
-        return None
+    if not times_follow:
+        had, need = (rate[:, :T] * vertex.time[i]).sum(axis=1), vertex.need[rows]
+        if (beyond & (had <= need * (1 + _KINK))).any() or (single & (rate[at, t] < need)).any():
+            return None
     tied = single | beyond
     order = np.argsort(np.take_along_axis(rate, modes, axis=1), axis=1, kind="stable")
     ordered = np.take_along_axis(modes, order, axis=1)
