@@ -1,7 +1,8 @@
-"""Fixtures and settings of all tests: the reference data, and Hypothesis."""
+"""Fixtures and settings of all tests: the reference data, Hypothesis, and the garbage collector."""
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,17 @@ from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy is loaded: tests run in parallel
 PROJECT = Path(__file__).resolve().parents[1]
+
+# Thousands of collected tests are never garbage: each process searched them many times, a quarter of its time until the
+# first test. Afterwards only what the tests make is searched.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Starts the garbage collector, which leaves out what exists by now."""
+    gc.freeze()
+    gc.enable()
+
 
 # The same examples in every run, so that only a change can make a test fail. `make test-slow` draws new ones; a failure
 # prints the blob that reproduces it, and becomes a test of its own.

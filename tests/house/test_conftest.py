@@ -1,7 +1,8 @@
-"""Location of the reference data, from the environment and required in CI; and the settings of Hypothesis."""
+"""Location of the reference data, from the environment and required in CI; Hypothesis; and the garbage collector."""
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -33,3 +34,8 @@ def test_project_root_is_where_the_pyproject_is() -> None:
 def test_hypothesis_draws_the_same_examples_every_time_unless_new_ones_are_wanted() -> None:
     assert settings.get_profile("fixed").derandomize
     assert not settings.get_profile("drawn").derandomize
+
+
+def test_garbage_of_tests_is_collected_and_collected_tests_are_not() -> None:
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import cvxpy
 import numpy as np
 from scipy.optimize import linprog
 
@@ -76,6 +75,8 @@ def best_value(form: Form) -> float:
     runs, rows, limits = (form.rate > 0).ravel(), np.vstack([time, used]), np.append(np.ones(K), form.capacity)
     match form.goal:
         case SumLog(weight=weight):
+            import cvxpy  # takes a second
+
             share = cvxpy.Variable(K * T, nonneg=True)
             worth = (form.count * weight) @ cvxpy.log(rates @ share)
             return float(cvxpy.Problem(cvxpy.Maximize(worth), [rows @ share <= limits]).solve(solver="CLARABEL"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import cvxpy
 import numpy as np
 from scipy.optimize import linprog
 
@@ -78,6 +77,8 @@ def best_sum(
 
 def best_level_by_cvxpy(problem: AllocationProblem, scale: Floats, solver: str) -> float:
     """The same as `best_level`, through cvxpy and an interior point."""
+    import cvxpy  # takes a second
+
     rates, rows, limits = dense(problem)
     share = cvxpy.Variable(rates.shape[1], nonneg=True)
     levels = cvxpy.multiply(scale, rates @ share)[np.flatnonzero(problem.can_run)]
@@ -87,6 +88,8 @@ def best_level_by_cvxpy(problem: AllocationProblem, scale: Floats, solver: str) 
 
 def best_sum_log_by_cvxpy(problem: AllocationProblem, weight: Floats) -> float:
     """max Σ weight_j log r_j, if all jobs can run."""
+    import cvxpy
+
     rates, rows, limits = dense(problem)
     share = cvxpy.Variable(rates.shape[1], nonneg=True)
     program = cvxpy.Problem(cvxpy.Maximize(weight @ cvxpy.log(rates @ share)), [rows @ share <= limits])

@@ -1,4 +1,7 @@
-"""Training with PyTorch: a stopped and resumed run equals an uninterrupted one."""
+"""Training with PyTorch: a stopped and resumed run equals an uninterrupted one.
+
+The tests import torch, which takes seconds: every process of pytest imports this module to collect its tests.
+"""
 
 from __future__ import annotations
 
@@ -11,31 +14,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
-from torch.utils.data import TensorDataset
 
 from gavelpy import InvalidInput
 from gavelpy.runtime.lease_files import newest_checkpoint
 from gavelpy.runtime.local_cluster import reserved_port
-from gavelpy.torch import (
-    ResumableLoader,
-    ResumableSampler,
-    TrainingState,
-    epoch_seed,
-    random_state,
-    set_random_state,
-)
 from tests.conftest import PROJECT
 from tests.runtime.iterator.conftest import Held
-from tests.runtime.iterator.training import BATCH, EPOCHS, ITEMS, train
 
-STEPS = EPOCHS * ITEMS // BATCH
+STEPS = 30  # of training.py
 
 
 @pytest.mark.parametrize("stop_at", [1, 9, 10, 17, STEPS - 1])
 def test_stopped_and_resumed_training_equals_an_uninterrupted_one(held: Held, stop_at: int) -> None:
+    from tests.runtime.iterator.training import train
+
     held.monkeypatch.delenv("GAVEL_LEASE_DIR")
     held.monkeypatch.delenv("GAVEL_CHECKPOINT_DIR")
     whole, _ = train()
@@ -70,6 +62,8 @@ def test_gang_that_is_stopped_and_resumed_equals_an_uninterrupted_one(tmp_path: 
 
 
 def test_order_of_an_epoch_depends_on_seed_and_epoch_only() -> None:
+    from gavelpy.torch import ResumableSampler, epoch_seed
+
     sampler = ResumableSampler(50, seed=3)
 
     sampler.resume_at(2, 0)
@@ -86,6 +80,8 @@ def test_order_of_an_epoch_depends_on_seed_and_epoch_only() -> None:
 
 
 def test_ranks_share_an_epoch_evenly() -> None:
+    from gavelpy.torch import ResumableSampler
+
     parts = [list(ResumableSampler(10, rank=rank, world=3)) for rank in range(3)]
 
     assert [len(part) for part in parts] == [4, 4, 4]
@@ -93,16 +89,25 @@ def test_ranks_share_an_epoch_evenly() -> None:
 
 
 def test_order_without_shuffling_is_that_of_the_dataset() -> None:
+    from gavelpy.torch import ResumableSampler
+
     assert list(ResumableSampler(5, shuffle=False)) == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(("length", "rank", "name"), [(0, 0, "length"), (5, 2, "rank")])
 def test_sampler_names_what_is_wrong(length: int, rank: int, name: str) -> None:
+    from gavelpy.torch import ResumableSampler
+
     with pytest.raises(InvalidInput, match=f"{name} must be"):
         ResumableSampler(length, rank=rank, world=2)
 
 
 def test_loader_knows_its_length_wherever_it_begins() -> None:
+    import torch
+    from torch.utils.data import TensorDataset
+
+    from gavelpy.torch import ResumableLoader
+
     loader = ResumableLoader(TensorDataset(torch.arange(10)), 3, shuffle=False)
 
     loader.resume_at(0, 2)
@@ -112,6 +117,11 @@ def test_loader_knows_its_length_wherever_it_begins() -> None:
 
 
 def test_loader_draws_no_global_random_numbers() -> None:
+    import torch
+    from torch.utils.data import TensorDataset
+
+    from gavelpy.torch import ResumableLoader
+
     loader = ResumableLoader(TensorDataset(torch.arange(10)), 3)
     before = torch.get_rng_state()
 
@@ -121,6 +131,10 @@ def test_loader_draws_no_global_random_numbers() -> None:
 
 
 def test_random_numbers_continue_after_a_restore() -> None:
+    import torch
+
+    from gavelpy.torch import random_state, set_random_state
+
     state = random_state()
     first = (torch.rand(3).tolist(), random.random(), np.random.rand(3).tolist())
 
@@ -131,6 +145,10 @@ def test_random_numbers_continue_after_a_restore() -> None:
 
 
 def test_parts_must_be_those_that_were_saved(tmp_path: Path) -> None:
+    import torch
+
+    from gavelpy.torch import TrainingState
+
     model = torch.nn.Linear(2, 2)
     TrainingState(model=model).save(tmp_path)
 
@@ -142,6 +160,12 @@ def test_parts_must_be_those_that_were_saved(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 def test_state_is_a_part_for_distributed_checkpoints(tmp_path: Path) -> None:
+    import torch
+    from torch.distributed.checkpoint.state_dict_loader import load
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    from gavelpy.torch import TrainingState
+
     saved, loaded = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
 
     save({"training": TrainingState(model=saved)}, checkpoint_id=tmp_path / "c", no_dist=True)
