@@ -47,18 +47,21 @@ class MemoryModel:
 
     def __init__(self, table: ThroughputTable) -> None:
         self.table = table
-        tried = _tried(table)
         self._sides = sides(table.keys)
         self._families = int(self._sides.family.max(initial=-1)) + 1
-        features = _features(self._sides, self._families, np.arange(len(table.keys)))
-        self._room, self._takes, self._spare = _most_probable(features, tried, len(table.gpu_types))
+
+    @cached_property
+    def _fitted(self) -> tuple[Floats, Floats, float]:
+        """See `_most_probable`; made at its first use, which loads scipy."""
+        features = _features(self._sides, self._families, np.arange(len(self.table.keys)))
+        return _most_probable(features, _tried(self.table), len(self.table.gpu_types))
 
     def alone(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Floats:
         """Probability that each key runs alone on each type, (N, T)."""
         from scipy.special import expit
 
-        room = self._rooms(gpu_types)
-        return np.asarray(expit(room[None, :] + self._spare - self._needs(keys)[:, None]))
+        room, spare = self._rooms(gpu_types), self._fitted[2]
+        return np.asarray(expit(room[None, :] + spare - self._needs(keys)[:, None]))
 
     def together(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Floats:
         """Probability that two keys run together, (N, N, T); 0 or 1 where the table has the pair."""
@@ -87,8 +90,9 @@ class MemoryModel:
 
     def _rooms(self, gpu_types: Sequence[str]) -> Floats:
         column = {name: i for i, name in enumerate(self.table.gpu_types)}
-        middle = float(np.median(self._room)) if len(self._room) else _ROOM
-        return np.array([self._room[column[name]] if name in column else middle for name in gpu_types])
+        room = self._fitted[0]
+        middle = float(np.median(room)) if len(room) else _ROOM
+        return np.array([room[column[name]] if name in column else middle for name in gpu_types])
 
     def _needs(self, keys: Sequence[Key]) -> Floats:
         known = len(self.table.keys)
@@ -96,7 +100,7 @@ class MemoryModel:
         row = {key: i for i, key in enumerate(self.table.keys)}
         rows = np.array([row.get(key, known + i) for i, key in enumerate(keys)], dtype=np.int64)
         features = _features(s, self._families, rows, known)
-        return np.asarray(features @ self._takes)
+        return np.asarray(features @ self._fitted[1])
 
 
 def _tried(table: ThroughputTable) -> _Tried:

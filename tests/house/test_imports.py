@@ -66,6 +66,21 @@ def test_scheduler_that_starts_loads_neither_the_estimators_libraries_nor_the_we
     assert loaded & {*HEAVY - {"grpc"}, "aiohttp", "hypothesis", "jinja2", "pydantic", "rich"} == set()
 
 
+def test_engine_that_starts_loads_no_scipy() -> None:
+    program = """
+import sys
+from gavelpy.runtime.daemon.engine import engine_worker
+from gavelpy.runtime.daemon.engine.policy_choice import EstimationChoice, PolicyChoice
+engine_worker.prepare(PolicyChoice("max_min_fairness"), EstimationChoice(is_on=True))
+print(*sys.modules)
+"""
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert {"gavelpy.estimator.online", "numpy"} <= set(done.stdout.split())
+    assert {"scipy", "pandas", "numba", "cvxpy"} & set(done.stdout.split()) == set()
+
+
 def test_agent_that_starts_loads_no_numpy() -> None:
     loaded = loaded_by("gavelpy.runtime.agent.main, gavelpy.runtime.agent.agent")
 
