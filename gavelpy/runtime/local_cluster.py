@@ -46,13 +46,17 @@ class LocalNode:
 
 @dataclass(eq=False)
 class LocalCluster:
-    """`settings`: tables of the configuration, which override the defaults in `_tables`."""
+    """`settings`: tables of the configuration, which override the defaults in `_tables`.
+
+    `serves_http`: metrics and health too, for which the scheduler loads aiohttp: as long as it takes to start.
+    """
 
     directory: Path
     nodes: tuple[LocalNode, ...]
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # Any: TOML values
     port: int = 0
     http_port: int = 0
+    serves_http: bool = False
     ports: Mapping[str, int] = field(default_factory=dict)  # by node: port of a proxy to the scheduler, if it uses one
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _reserved: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
@@ -61,7 +65,8 @@ class LocalCluster:
         self.directory.mkdir(parents=True, exist_ok=True)
         self.checkpoints.mkdir(exist_ok=True)
         self.port = self.port or self._reserved.enter_context(reserved_port())
-        self.http_port = self.http_port or self._reserved.enter_context(reserved_port())
+        if self.serves_http:
+            self.http_port = self.http_port or self._reserved.enter_context(reserved_port())
         self.config.write_text(_toml(self._tables()), encoding="utf-8")
         return self
 
@@ -164,7 +169,7 @@ class LocalCluster:
                 "name": "local",
                 "state_directory": str(self.directory / SCHEDULER),
                 "listen": self.address,
-                "http_listen": f"127.0.0.1:{self.http_port}",
+                "http_listen": f"127.0.0.1:{self.http_port}" if self.serves_http else "",
             },
             "policy": {"name": "max_min_fairness"},
             "mechanism": {"round_s": 2.0, "retry_s": 0.5, "retry_max_s": 4.0},

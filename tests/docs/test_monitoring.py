@@ -135,7 +135,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> str:
     """What a real scheduler serves at /metrics after a job ran on its node, a restart and a snapshot."""
     directory = tmp_path_factory.mktemp("monitored")
     job = pb.JobDescription(steps_total=1.0, rates_steps_per_s={"v100": 1.0}, command=f"{sys.executable} -c pass")
-    with LocalCluster(directory, (LocalNode("n0", "v100:1"),)) as cluster:
+    with LocalCluster(directory, (LocalNode("n0", "v100:1"),), serves_http=True) as cluster:
         cluster.start_scheduler()
         cluster.processes["scheduler"].terminate()
         cluster.processes["scheduler"].wait(60.0)

@@ -195,14 +195,15 @@ def test_hangup_while_it_starts_is_heeded_when_it_is_up(lone: LocalCluster) -> N
     wait_until(lone.is_serving, "it serves")
 
 
-def test_metrics_and_health_are_served(lone: LocalCluster) -> None:
-    lone.start_scheduler()
-    wait_until(lambda: is_open(lone.http_port), "HTTP is served")
+def test_metrics_and_health_are_served(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, (), serves_http=True) as lone:
+        lone.start_scheduler()
+        wait_until(lambda: is_open(lone.http_port), "HTTP is served")
 
-    metrics, ready, healthy = (read(lone, path) for path in ("metrics", "readyz", "healthz"))
-    with grpc.insecure_channel(lone.address) as channel:
-        request = health_pb2.HealthCheckRequest(service="gavelpy.v1.AgentService")
-        health = health_pb2_grpc.HealthStub(channel).Check(request, timeout=CALL_S)
+        metrics, ready, healthy = (read(lone, path) for path in ("metrics", "readyz", "healthz"))
+        with grpc.insecure_channel(lone.address) as channel:
+            request = health_pb2.HealthCheckRequest(service="gavelpy.v1.AgentService")
+            health = health_pb2_grpc.HealthStub(channel).Check(request, timeout=CALL_S)
 
     assert (ready, healthy) == ("ok\n", "ok\n")
     assert health.status == health_pb2.HealthCheckResponse.SERVING
