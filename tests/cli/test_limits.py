@@ -23,6 +23,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 def cli(gavel: Gavel, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> Gavel:
     """The command line, configured for the cluster."""
     monkeypatch.setenv("GAVEL_SCHEDULER", cluster.address)
+    monkeypatch.setenv("GAVEL_TIMEOUT_S", "60")  # on a busy machine
     monkeypatch.setenv("XDG_CONFIG_HOME", str(gavel.folder))
     return gavel
 

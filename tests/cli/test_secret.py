@@ -49,6 +49,7 @@ def test_value_of_a_secret_reaches_the_job_and_nothing_else(
     with LocalCluster(tmp_path / "cluster", (LocalNode("n1", "v100:1"),), {"nodes": {"grace_s": 0.5}}) as cluster:
         cluster.start()
         monkeypatch.setenv("GAVEL_SCHEDULER", cluster.address)
+        monkeypatch.setenv("GAVEL_TIMEOUT_S", "60")  # on a busy machine
         shown = gavel("secret", "set", "WANDB")
         shown += gavel("submit", "--name", "j", "--steps", "1", "--rate", "v100:1", "--secret", "WANDB=TRACKER",
                        "--env", "LR=0.1", "--", "python", str(script))  # fmt: skip

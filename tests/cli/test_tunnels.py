@@ -81,6 +81,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, tokens: Path) -> Iterator[
 def cli(gavel: Gavel, cluster: LocalCluster, tokens: Path, monkeypatch: pytest.MonkeyPatch) -> Gavel:
     """The command line of alice."""
     monkeypatch.setenv("GAVEL_SCHEDULER", cluster.address)
+    monkeypatch.setenv("GAVEL_TIMEOUT_S", "60")  # on a busy machine
     monkeypatch.setenv("GAVEL_TOKEN_FILE", str(tokens / "alice"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(gavel.folder))
     monkeypatch.setenv("SHELL", "/bin/sh")

@@ -96,6 +96,7 @@ class People:
 @pytest.fixture
 def people(gavel: Gavel, cluster: LocalCluster, tokens: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[People]:
     monkeypatch.setenv("GAVEL_SCHEDULER", cluster.address)
+    monkeypatch.setenv("GAVEL_TIMEOUT_S", "60")  # on a busy machine
     monkeypatch.setenv("XDG_CONFIG_HOME", str(gavel.folder))
     found = People(gavel, tokens, monkeypatch)
     wait_until(lambda: found("root", "nodes", "-o", "json").out.count('"state": "up"') == 2, "the nodes are up")

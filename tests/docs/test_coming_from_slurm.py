@@ -83,6 +83,7 @@ def user(
 ) -> User:
     """A user with a running job `resnet`, a waiting one `queued`, and `short` and `broken`, which are over."""
     monkeypatch.setenv("GAVEL_SCHEDULER", cluster.address)
+    monkeypatch.setenv("GAVEL_TIMEOUT_S", "60")  # on a busy machine
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():

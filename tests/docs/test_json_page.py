@@ -49,6 +49,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCl
     with LocalCluster(tmp_path / "cluster", (LocalNode("n1", "v100:2"),), settings) as started:
         started.start()
         monkeypatch.setenv("GAVEL_SCHEDULER", started.address)
+        monkeypatch.setenv("GAVEL_TIMEOUT_S", "60")  # on a busy machine
         yield started
 
 
