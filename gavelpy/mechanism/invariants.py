@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
 from gavelpy.mechanism import eligibility, non_preemptible, priority_classes, windows
@@ -33,14 +35,14 @@ def check(core: SchedulerCore) -> None:
 def _check_leases(core: SchedulerCore) -> None:
     jobs, n = core.jobs, core.jobs.count
     state, lease = jobs.state[:n], jobs.lease[:n]
-    is_leased = np.isin(state, LEASED)
+    is_leased = (state == LEASED[0]) | (state == LEASED[1])
     assert (is_leased == (lease >= 0)).all(), "a job without a lease is GRANTED or RUNNING, or the reverse"
     serials = lease[lease >= 0]
     assert core.leases.in_force == len(serials), "the count of leases in force is wrong"
     assert len(np.unique(serials)) == len(serials), "two jobs hold the same lease"
     assert (serials < core.leases.next_lease).all(), "a lease has a serial that was never assigned"
     stopping = jobs.stopping[:n]
-    assert not np.isin(stopping[stopping >= 0], serials).any(), "a lease is in force and stopping"
+    assert set(stopping[stopping >= 0].tolist()).isdisjoint(serials.tolist()), "a lease is in force and stopping"
     assert (stopping < core.leases.next_lease).all(), "a stopping lease has a serial that was never assigned"
     assert all(state[row] <= ALIVE[-1] for row in jobs.loss_nodes), "losses are recorded of a job that is over"
     for row, lost in jobs.lost_leases.items():
@@ -171,8 +173,10 @@ def _check_order(core: SchedulerCore) -> None:
     assert jobs.unmet[waiting].tolist() == counts, "the count of jobs that a job comes after is wrong"
     assert not jobs.ended_blockers, "the end of a job was not applied to those that come after it"
     limited = jobs.leased[jobs.array_limit[jobs.leased] > 0]
-    arrays, sizes = np.unique(jobs.array[limited], return_counts=True)
-    assert (sizes <= jobs.array_limit[arrays]).all(), "more jobs of an array have leases than its limit allows"
+    sizes = Counter(jobs.array[limited].tolist())
+    assert all(size <= jobs.array_limit[array] for array, size in sizes.items()), (
+        "more jobs of an array have leases than its limit allows"
+    )
 
 
 def _check_pauses(core: SchedulerCore) -> None:
@@ -235,9 +239,9 @@ def _check_windows(core: SchedulerCore) -> None:
         )
     where = {node: part for part, window in enumerate(windows.divisions(core), 1) for node in window.node_ids}
     assert pool.node_part == [where.get(node, windows.OUTSIDE) for node in pool.node_ids], "the parts are out of date"
-    strangers = np.setdiff1d(windows.outsiders(core), np.union1d(core.exempt.jobs, core.leases.pinned))
-    assert not len(strangers) or core.wakeup_s <= core.now_s, (
-        f"jobs {strangers.tolist()} have leases on nodes that are reserved from them"
+    strangers = sorted({*windows.outsiders(core).tolist()} - {*core.exempt.jobs.tolist(), *core.leases.pinned.tolist()})
+    assert not strangers or core.wakeup_s <= core.now_s, (
+        f"jobs {strangers} have leases on nodes that are reserved from them"
     )
     if windows.must_leave(core):
         assert core.wakeup_s <= core.now_s, "leases on reserved nodes are in force and no wakeup is due"

@@ -181,7 +181,7 @@ class LeaseBook:
         rows = pool.jobs_holding(pool.unhealthy)
         rows = rows[jobs.state[rows] == JobState.RUNNING]
         must_leave = pool.jobs_holding(~pool.usable & ~pool.unhealthy)
-        return np.asarray(rows[~np.isin(rows, must_leave)])
+        return np.asarray(rows[~jobs.marks(must_leave)[rows]])
 
     def capacity(self, fixed: Ints) -> Ints:
         """GPUs of each domain that a plan may allocate while the leases of `fixed` jobs continue, (L,)."""
@@ -192,7 +192,7 @@ class LeaseBook:
         pool = self.pool
         gpus, holders = pool.holdings(pool.usable)
         is_open = pool.usable.copy()
-        is_open[gpus[np.isin(holders, fixed)]] = False
+        is_open[gpus[self.jobs.marks(fixed)[holders]]] = False
         return is_open
 
     def staying(self, chosen: Chosen) -> Ints:

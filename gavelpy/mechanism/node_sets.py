@@ -146,8 +146,12 @@ def _mask(pool: GpuPool, nodes: tuple[str, ...], exclude: tuple[str, ...], lacki
 def _distinct(of_job: Ints, gpus: Bools) -> tuple[Ints, Bools]:
     """The same sets, each once, in order of first appearance."""
     rows: dict[bytes, int] = {}
-    row_of = np.array([rows.setdefault(one.tobytes(), len(rows)) for one in gpus], dtype=np.int64)
-    _, first = np.unique(row_of, return_index=True)
+    first: list[int] = []
+    row_of = np.empty(len(gpus), dtype=np.int64)
+    for index, one in enumerate(gpus):
+        row_of[index] = row = rows.setdefault(one.tobytes(), len(rows))
+        if row == len(first):
+            first.append(index)
     return row_of[of_job], gpus[first]
 
 
