@@ -63,8 +63,7 @@ def rows_of(section: str) -> list[Row]:
 
 
 ROWS = [row for title, section in SECTIONS.items() if title not in NOT_COMMANDS for row in rows_of(section)]
-COMMANDS = [row for row in ROWS if row.command]
-ABSENT = [row for row in ROWS if not row.command]
+COMMANDS, ABSENT = [row for row in ROWS if row.command], [row for row in ROWS if not row.command]
 
 
 @pytest.fixture(scope="module")
