@@ -153,7 +153,7 @@ class SchedulerCore:
             case ConfigChanged():
                 self.settle()  # book the time up to now under the old settings
                 self.settings = event.settings
-                self.settle()  # lags count up to the new limit
+                self.settings.rules.limit_lag(self.jobs, self.settings)  # lags count up to the new limit
                 priority_classes.rank_jobs(self.jobs, self.settings)
                 if not self.settings.lease_min_s:
                     reservations.release(self.jobs, slice(self.jobs.count))
@@ -301,7 +301,7 @@ class SchedulerCore:
         if free or is_ranked:
             self.settle()
             rows = jobs.active if is_ranked else jobs.active[jobs.lease[jobs.active] < 0]
-            if is_ranked or (jobs.gpus[rows] <= free).any():
+            if is_ranked or planner.may_fill(rows, free):
                 chosen, leaving = class_planning.filled(planner, rows[self.runnable(rows)])
                 return [self._granted(chosen, NO_INTS, leaving)] if len(chosen.jobs) else []
         planner.reserve()
@@ -394,7 +394,7 @@ class SchedulerCore:
             self.round_end_s = self.attention_s = self.now_s
 
     def settle(self) -> None:
-        elapsed_s = self.now_s - self.settled_s
-        self.jobs.settle(elapsed_s, self.settings.rules.fade(self.settings, elapsed_s), self.now_s)
-        self.settings.rules.limit_lag(self.jobs, self.settings)
-        self.settled_s = self.now_s
+        if elapsed_s := self.now_s - self.settled_s:  # else there is no time to book
+            self.jobs.settle(elapsed_s, self.settings.rules.fade(self.settings, elapsed_s), self.now_s)
+            self.settings.rules.limit_lag(self.jobs, self.settings)
+            self.settled_s = self.now_s

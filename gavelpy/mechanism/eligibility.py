@@ -45,10 +45,13 @@ class Hold(IntEnum):
 
 def is_eligible(jobs: JobTable, rows: Ints, now_s: float) -> Bools:
     """Whether these jobs may compete for GPUs, (K,)."""
+    is_leased = jobs.lease[rows] >= 0
+    if is_leased.all():
+        return np.asarray(is_leased)
     is_open = _is_open(jobs, rows, now_s)
     if (jobs.array_limit[rows] > 0).any():
         is_open &= ~jobs.marks(beyond_limits(jobs, now_s))[rows]
-    return np.asarray(is_open | (jobs.lease[rows] >= 0))
+    return np.asarray(is_open | is_leased)
 
 
 def _is_open(jobs: JobTable, rows: Ints, now_s: float) -> Bools:
@@ -120,8 +123,8 @@ def unmet(jobs: JobTable, row: int) -> list[int]:
 
 def with_unused_share(jobs: JobTable, now_s: float) -> Ints:
     """Jobs that have a share of the allocation in force but are no longer eligible; serials, ascending."""
-    active = jobs.active
-    rows = active[~is_eligible(jobs, active, now_s)]
+    waiting = jobs.active[jobs.lease[jobs.active] < 0]
+    rows = waiting[~is_eligible(jobs, waiting, now_s)]
     return np.asarray(rows[jobs.share[rows].any(axis=1)]) if len(rows) else rows
 
 

@@ -306,11 +306,11 @@ class JobTable:
 
         Older time is multiplied by `fade`. The rules in force compute priorities from both: see `settings`.
         """
-        if elapsed_s > 0:
-            active = self.active
-            if self.pairs.count:
-                self.pairs.settle(elapsed_s, fade)
-            self.owed_s[active] = self.owed_s[active] * fade + self.target[active] * elapsed_s
+        active = self.active
+        if self.pairs.count:
+            self.pairs.settle(elapsed_s, fade)
+        self.owed_s[active] = self.owed_s[active] * fade + self.target[active] * elapsed_s
+        if fade != 1.0:
             self.received_s[active] *= fade
         self.credit(self.leased, now_s)
 

@@ -42,6 +42,10 @@ def place(pool: GpuPool, free: Bools, domains: Ints, gpus: Ints) -> tuple[Ints, 
         candidates = candidates[pool.domain_of[candidates] == domains]
     if not pool.in_order:
         candidates = candidates[np.argsort(pool.node_of[candidates], kind="stable")]
+    if len(domains) == 1 == gpus[0]:
+        assert len(candidates), _TOO_MANY
+        of_node = pool.node_of[candidates]
+        return offsets, candidates[[np.argmin(np.bincount(of_node)[of_node])]]
     jobs = np.argsort(domains, kind="stable")
     if (gpus > 1).any():
         has_gang = np.isin(domains[jobs], domains[gpus > 1])
@@ -312,6 +316,8 @@ class LeaseBook:
         A granted lease cannot have started while an older lease of the job is stopping, so it is dropped. Any other
         lease becomes the stopping lease of its job until LeaseEnded.
         """
+        if not len(rows):
+            return
         jobs = self.jobs
         jobs.credit(rows, now_s)
         jobs.stop(rows[jobs.stopping[rows] < 0])

@@ -136,6 +136,14 @@ class Planner:
         jobs, pool = self.leases.jobs, self.leases.pool
         return keepers(jobs, pool, self.sets, self._open_gpus, everyone, same, self.protected.jobs)
 
+    def may_fill(self, waiting: Ints, free: int) -> bool:
+        """Whether any of these jobs could get free GPUs, of which there are at most `free` of a domain."""
+        jobs = self.leases.jobs
+        fits = jobs.gpus[waiting] <= free
+        if not self.settings.fill_leftover and not jobs.pairs.count:
+            fits &= (jobs.target[waiting] > 0).any(axis=1)
+        return bool(fits.any())
+
     def filled(self, waiting: Ints) -> Chosen:
         """Waiting jobs that get free GPUs within a round."""
         open_gpus = self.free_gpus

@@ -223,7 +223,8 @@ def _directories(jobs: JobTable, pool: GpuPool, rows: Ints, leases: Ints) -> Int
     found = np.where(jobs.stopping[rows] == leases, jobs.stopping_in[rows], found)
     gpu = first_gpus(jobs, rows, leases, found)
     late = np.flatnonzero(gpu != found)
-    found[late] = np.array(pool.node_directory, dtype=np.int64)[pool.node_of[gpu[late]]]
+    if len(late):
+        found[late] = np.array(pool.node_directory, dtype=np.int64)[pool.node_of[gpu[late]]]
     return found
 
 

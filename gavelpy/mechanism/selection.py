@@ -284,6 +284,13 @@ def take(
     pairs: Ints, slots: Ints, gpus: Ints, free: Ints, domains: Domains | None, reserved: Reserved | None
 ) -> Selection:
     """Takes GPUs for the jobs of a queue in order, each job at most once; updates `free`."""
+    if domains is None and reserved is None:
+        each, first = np.unique(pairs, return_index=True)
+        needed_in = np.bincount(slots[first], weights=gpus[each], minlength=len(free)).astype(np.int64)
+        if (needed_in <= free).all():  # all jobs fit where they would be most urgently
+            first.sort()
+            free -= needed_in
+            return pairs[first], slots[first]
     left = _Left(free, domains, reserved)
     total = sum(left.free)
     taken: set[int] = set()

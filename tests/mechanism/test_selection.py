@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.original_gavel import DEFICIT, PriorityRule, select_by_type
-from gavelpy.mechanism.selection import Selection, select_global, select_leftover, select_packed
+from gavelpy.mechanism.selection import Selection, select_global, select_leftover, select_packed, take
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.arrays import Ints
 from tests.mechanism.builders import make_jobs, make_mechanism
@@ -284,3 +284,21 @@ def test_without_pairs_the_packed_queue_is_the_global_one(case: Case, settings: 
 
     assert pairs_of(packed[:2]) == pairs_of(plain)
     assert (packed.partner == -1).all()
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_a_queue_is_served_in_order_whether_all_its_jobs_fit_or_not(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    gpus = rng.choice([1, 1, 2, 4], 12)
+    pairs, types = rng.integers(12, size=20), rng.integers(3, size=20)
+    free = rng.integers(0, 12 if seed % 2 else 40, size=3)
+    left, wanted = free.tolist(), dict[int, int]()
+    for job, gpu_type in zip(pairs.tolist(), types.tolist(), strict=True):
+        if job not in wanted and gpus[job] <= left[gpu_type]:
+            left[gpu_type] -= int(gpus[job])
+            wanted[job] = gpu_type
+
+    jobs, domains = take(pairs, types, gpus, free, None, None)
+
+    assert list(zip(jobs.tolist(), domains.tolist(), strict=True)) == list(wanted.items())
+    assert free.tolist() == left
