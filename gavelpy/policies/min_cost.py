@@ -44,7 +44,7 @@ class MinCost:
     jobs, by the sum of their positions in the queue. `verdicts` returns the outcome of each job. A floor is the average
     rate that a job needs from now on, so a deadline that is met at every solve is met in the end if shares are
     delivered exactly. The mechanism delivers them to within about a round plus `move_lag_s`, and starts take time.
-    Therefore left_j becomes  (left_j - slack_s) work,  and a job that meets its deadline with less slack gets all that
+    Therefore left_j becomes (left_j - slack_s) work, and a job that meets its deadline with less slack gets all that
     it can use. The simulator and the daemon set both parameters if they are not given: slack_s to a round plus the cost
     of a stop and a start plus `move_lag_s` (a round at most), work to the fraction of a round that remains for steps.
 
