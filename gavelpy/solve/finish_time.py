@@ -150,7 +150,7 @@ def _rungs(program: Program, curves: Curves) -> Iterator[tuple[str, float, Rung]
 def _by_prices(program: Program, curves: Curves, solver: Solver) -> Candidate:
     classes, count = curves.taken(program.classes.representative), program.classes.count
     problem, best = program.problem, program.best_rate_steps_per_s
-    found = height(program, problem.gpu_counts, Rising(classes), solver, value=count.astype(np.float64))
+    found = height(program, problem.gpu_counts, Rising(classes), solver, "finish time", value=count.astype(np.float64))
     if found is None:
         raise failed(problem, "not found", "prices")
     duals = Duals(

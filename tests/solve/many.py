@@ -26,7 +26,7 @@ from gavelpy.solve.certificate import GAP_MAX, GAP_MAX_CONCAVE, VIOLATION_MAX
 from gavelpy.solve.filling import water_level
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin, MaxMinLexicographic, MaxSum, MaxSumLog, MinMaxFinishTime
-from gavelpy.solve.prices import engine, newton
+from gavelpy.solve.prices import engine, highest_level, newton
 from gavelpy.solve.solver import Solver
 from tests.solve.exact import Duals, proof
 from tests.solve.improvement import improvement
@@ -62,7 +62,13 @@ KINDS = (
 WAYS: Mapping[str, tuple[tuple[ModuleType, str, int], ...]] = {
     "as it comes": (),
     "prices from HiGHS's": ((engine, "CLASSES_MIN", 1),),
-    "compiled steps": ((engine, "CLASSES_MIN", 1), (engine, "NUMPY_ROWS_MAX", 0)),
+    "compiled steps": (
+        (engine, "CLASSES_MIN", 1),
+        (engine, "NUMPY_ROWS_MAX", 0),
+        (highest_level, "NUMPY_ROWS_MAX", 0),
+        (water_level, "LATER_MIN", 1),
+        *((module, "NEWTON_MIN", 1) for module in (finish_time, water_level)),
+    ),
     "quick rungs always": (
         (engine, "CLASSES_MIN", 1),
         *((module, "NEWTON_MIN", 1) for module in (engine, newton, finish_time, water_level)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,8 +14,8 @@ from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import policy_from
 from gavelpy.solve.ladder import solve
-from gavelpy.solve.objective import MaxMin, MaxSum, Objective
-from gavelpy.solve.prices import engine
+from gavelpy.solve.objective import MaxMin, MaxMinLexicographic, MaxSum, MinMaxFinishTime, Objective
+from gavelpy.solve.prices import engine, highest_level, numba_search, pivots
 from gavelpy.solve.prices.crossover import exact
 from gavelpy.solve.prices.newton import Dual, Point, near_sum
 from gavelpy.solve.prices.table import Fixed, Table, jobs_of
@@ -37,6 +38,7 @@ class Pool:
     floor: Floats  # (N,)
     worth: Floats  # (T,)
     counts: Ints  # (T,)
+    age: Floats  # (N,)
     goal: str
 
     def at(self, rows: list[int]) -> tuple[AllocationProblem, Objective]:
@@ -44,16 +46,22 @@ class Pool:
         types = [f"t{t}" for t in range(len(self.counts))]
         names = [f"j{row}" for row in rows]
         problem = AllocationProblem.of(names, types, self.counts, self.rate[rows], gpus=self.gpus[rows])
+        age = self.age[rows] + self.value[rows]
         goals: dict[str, Objective] = {
             "level": MaxMin(self.value[rows] / self.rate[rows].mean(axis=1)),
             "sum": MaxSum(self.value[rows]),
             "worth": MaxSum(np.ones(len(rows)), gpu_type_worth=self.worth),
             "floors": MaxSum(self.value[rows], rate_floor_steps_per_s=self.floor[rows]),
+            "levels": MaxMinLexicographic(self.value[rows] / self.rate[rows].mean(axis=1)),
+            "finish time": MinMaxFinishTime(self.rate[rows].max(axis=1) * self.value[rows], self.age[rows], 2.0 * age),
         }
         return problem, goals[self.goal]
 
 
-def pool(rng: np.random.Generator, jobs: int) -> Pool:
+LINEAR_GOALS, GOALS_WITH_CURVES = ("level", "sum", "worth", "floors"), ("levels", "finish time")
+
+
+def pool(rng: np.random.Generator, jobs: int, goals: Sequence[str] = LINEAR_GOALS) -> Pool:
     """Random jobs of a random kind, on a cluster of a random load."""
     T, kind, load = int(rng.integers(2, 6)), rng.choice(KINDS), float(rng.choice([0.05, 0.1, 0.2, 0.33, 0.6, 1.0]))
     rate = np.exp(rng.normal(0.0, 1.0, (jobs, T)))
@@ -71,16 +79,17 @@ def pool(rng: np.random.Generator, jobs: int) -> Pool:
     gpus = rng.choice([1, 1, 1, 2, 4, 8], jobs)
     counts = np.maximum(8, np.floor(3 * load * jobs / T * rng.uniform(0.5, 1.5, T))).astype(np.int64)
     part = 0.15 * min(1.0, counts.sum() / gpus.sum()) * (np.arange(jobs) % 3 == 0)
-    goal = str(rng.choice(["level", "sum", "worth", "floors"]))
+    goal = str(rng.choice(goals))
     value, worth = np.exp(rng.normal(0.0, 0.5, jobs)), np.exp(rng.normal(0.0, 1.0, T))
-    return Pool(rate, gpus, value, part * rate.max(axis=1), worth, counts, goal)
+    age = rng.uniform(0.0, 3.0, jobs)
+    return Pool(rate, gpus, value, part * rate.max(axis=1), worth, counts, age, goal)
 
 
-def answers_of_events(seed: int) -> tuple[list[Allocation], list[Allocation]]:
+def answers_of_events(seed: int, goals: Sequence[str] = LINEAR_GOALS) -> tuple[list[Allocation], list[Allocation]]:
     """Answers after random arrivals and departures: with one solver, and each with a new one."""
     rng = np.random.default_rng(seed)
     n = int(rng.integers(NUMPY_ROWS_MAX + 28, 900))
-    jobs, rows, solver = pool(rng, n + EVENTS), list(range(n)), Solver()
+    jobs, rows, solver = pool(rng, n + EVENTS, goals), list(range(n)), Solver()
     warm, cold = [], []
     for event in range(EVENTS):
         if event and rng.random() < 0.5:
@@ -104,6 +113,40 @@ def test_a_kept_solver_changes_no_byte(seed: int) -> None:
 
     assert [bytes_of(a) for a in warm] == [bytes_of(a) for a in cold]
     assert max(a.certificate.gap for a in warm) < 1e-8
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_kept_solver_changes_no_byte_of_levels_and_finish_times(seed: int) -> None:
+    warm, cold = answers_of_events(seed, GOALS_WITH_CURVES)
+
+    assert [bytes_of(a) for a in warm] == [bytes_of(a) for a in cold]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_compiled_steps_find_the_levels_and_finish_times_that_numpy_finds(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = pool(np.random.default_rng(seed), NUMPY_ROWS_MAX, GOALS_WITH_CURVES)
+    problem, objective = jobs.at(list(range(NUMPY_ROWS_MAX)))
+    found = []
+
+    for kernels in (numba_search, None):
+        for module in (engine, pivots, highest_level):
+            monkeypatch.setattr(module, "search_kernels", lambda kernels=kernels: kernels)
+        found.append(bytes_of(solve(replace(problem), objective)))
+
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("load", [0.1, 0.33, 0.6])
+@pytest.mark.parametrize("name", ["max_min_fairness_water_filling", "finish_time_fairness"])
+def test_compiled_steps_need_no_sizes_of_clusters(name: str, load: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn, policy, solver = draw(700, 3, Mix.DISTINCT, load=load, seed=5, spare=3), policy_from(name), Solver()
+    monkeypatch.delattr(highest_level, "_by_sizes")
+
+    found = [policy.allocate(drawn.problem(rows), solver).certificate for rows in drawn.changes(700, 3)]
+
+    assert max(c.gap for c in found) < 1e-8
 
 
 @pytest.mark.slow

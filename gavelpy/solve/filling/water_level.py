@@ -26,7 +26,8 @@ from gavelpy.solve.program import Program
 from gavelpy.solve.solver import REFINED, HighsEffort, Run, Solver
 
 BY_PRICES = "prices"  # name of the price engine's rung
-NEWTON_MIN = 512  # jobs, and classes with a target; below, HiGHS is faster
+NEWTON_MIN = 512  # jobs; below, HiGHS is faster
+LATER_MIN = 64  # classes with a target
 _ROUNDING = 1e-14  # of w, and of a level: smaller differences are zero
 _EXACT = 1e-9  # relative: if the proof of a level by prices is less exact, HiGHS computes it again
 _NO_RISE, _NO_RISE_REFINED = 1e-10, 1e-14  # of a level: a smaller rise comes from the relaxation
@@ -119,10 +120,12 @@ def _by_highs(
 def _by_prices(residual: Residual, targets: Targets, solver: Solver) -> WaterLevel | None:
     """The highest level by the price engine, if many jobs run alone; None if it fails."""
     program, live = residual.program, np.flatnonzero(residual.live)
-    if not is_for_prices(program.problem) or len(live) < NEWTON_MIN:
+    if not is_for_prices(program.problem) or len(live) < LATER_MIN:
         return None
     some, counts = _narrowed(residual), program.problem.gpu_counts
-    found = height(some, counts * residual.left, _LiveTargets(targets, live), solver)
+    found = height(
+        some, counts * residual.left, _LiveTargets(targets, live), solver, f"water {len(live) < len(residual.live)}"
+    )
     if found is None:
         solver.falls["prices"] += 1
         return None

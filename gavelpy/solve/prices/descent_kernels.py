@@ -46,12 +46,13 @@ _LEVEL_ROUNDING = 4e-16  # relative
 
 @inner
 def search(  # type: ignore[no-untyped-def]
-    rate, load, gain, base, slope, level, is_level, spare, drift, lowest, highest, level_min, level_max,
+    rate, load, gain, base, slope, level, is_level, may_be_free, spare, drift, lowest, highest, level_min, level_max,
     price, ties, ties_count, times, steepness,
 ):  # fmt: skip
     """The optimum of S jobs and `spare` (T,) GPUs at the level, less `drift` for each unit above.
 
-    Needs are base (S,) + level x slope (S,), in 0..1; gains (S, T) are those of all the time on a type.
+    Needs are base (S,) + level x slope (S,), in 0..1; gains (S, T) are those of all the time on a type. If types may
+    not be free, the search ends where a price is zero.
     """
     S, T = rate.shape
     V = (T + 2) ** 2 // 4 + 1
@@ -62,7 +63,10 @@ def search(  # type: ignore[no-untyped-def]
     amount = np.zeros(T)
     for _ in range(_LEVELS_MAX):
         for k in range(S):
-            need = min(base[k] + level * slope[k], 1.0)
+            most = 0.0
+            for t in range(T):
+                most = max(most, rate[k, t])
+            need = min(base[k] + level * slope[k], most)
             count[k] = corners(rate[k], need, slope[k], low[k], high[k], part[k], rising[k])
             best[k] = cheapest(load[k], gain[k], price, count[k], low[k], high[k], part[k])
         kinks = ZERO
@@ -75,7 +79,7 @@ def search(  # type: ignore[no-untyped-def]
                 kind[kinks], who[kinks], corner[kinks] = TIE, k, second
                 kinks += 1
         end, kinks, step = _descended(
-            load, gain, level, is_level, spare, drift, lowest, highest, price,
+            load, gain, level, is_level, may_be_free, spare, drift, lowest, highest, price,
             low, high, part, rising, count, best, kind, who, corner, kinks, amount,
         )  # fmt: skip
         ties_count = 0
@@ -118,9 +122,12 @@ def is_near(price, centre, half, radius, is_level):  # type: ignore[no-untyped-d
     """Whether jobs that are not in doubt have the right modes at these prices, (T,)."""
     unit = 1.0
     if is_level:  # only ratios of prices count
-        unit = 0.0
+        unit, priced = 0.0, 0
         for t in range(len(price)):
-            unit += centre[t] / price[t] / len(price)
+            if price[t] > 0.0:
+                unit += centre[t] / price[t]
+                priced += 1
+        unit /= priced
     near = True
     for t in range(len(price)):
         near &= abs(price[t] * unit - centre[t]) <= half * radius[t]
@@ -138,7 +145,7 @@ def _is_held_back(kind, amount):  # type: ignore[no-untyped-def]
 
 @inner
 def _descended(  # type: ignore[no-untyped-def]
-    load, gain, level, is_level, spare, drift, lowest, highest, price,
+    load, gain, level, is_level, may_be_free, spare, drift, lowest, highest, price,
     low, high, part, rising, count, best, kind, who, corner, kinks, amount,
 ):  # fmt: skip
     """Moves prices from kink to kink until no amount is wrong. Returns how it ended, the kinks, and the level's step.
@@ -193,7 +200,7 @@ def _descended(  # type: ignore[no-untyped-def]
             fall += left[t] * direction[t]
         kind[leaving] = -1
         end = _moved(
-            load, gain, is_level, lowest, highest, price, direction, fall, low, high, part, count, best,
+            load, gain, may_be_free, lowest, highest, price, direction, fall, low, high, part, count, best,
             kind, who, corner, leaving, when,
         )  # fmt: skip
         if end != FOUND:
@@ -267,7 +274,7 @@ def _end(price, direction, lowest, highest):  # type: ignore[no-untyped-def]
 
 @inner
 def _moved(  # type: ignore[no-untyped-def]
-    load, gain, is_level, lowest, highest, price, direction, fall, low, high, part, count, best,
+    load, gain, may_be_free, lowest, highest, price, direction, fall, low, high, part, count, best,
     kind, who, corner, leaving, when,
 ):  # fmt: skip
     """Moves the prices as far as the dual function falls, to a kink that takes the place of the one that leaves."""
@@ -304,7 +311,7 @@ def _moved(  # type: ignore[no-untyped-def]
         _when(
             load[k], gain[k], price, direction, low[k], high[k], part[k], count[k], v, length, still, when[k],
         )  # fmt: skip
-    if end <= length and (first < 0 or (is_level and kind_there == FREE)):
+    if end <= length and (first < 0 or (kind_there == FREE and not may_be_free)):
         return UNBOUNDED if first < 0 else FREE_TYPE
     for t in range(T):
         price[t] = max(price[t] + min(end, length) * direction[t], 0.0)

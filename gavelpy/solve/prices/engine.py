@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gavelpy.model.arrays import Floats
+from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.certificate import Answer, FloorsRefused, failed, floors_of
 from gavelpy.solve.linear import TRACE
@@ -331,13 +331,30 @@ def with_the_rest_spent(
     rows = np.flatnonzero((mix.time[:, ~free] <= 0).all(axis=1) & (table.rate[:, free] > 0).any(axis=1))
     if not len(rows):
         return mix
+    least = np.minimum(need[rows], (table.rate[rows][:, free] * mix.time[rows][:, free]).sum(axis=1))
+    need = need.copy()
+    need[rows] = least
+    return with_free_types_spent(table, value, need, mix, rows, free, solver, inside=inside)
+
+
+def with_free_types_spent(
+    table: Table,
+    value: Floats,
+    need: Floats,
+    mix: Mix,
+    rows: Ints,
+    free: Bools,
+    solver: Solver,
+    *,
+    inside: bool = False,
+) -> Mix | None:
+    """The mix with new times of the classes `rows`, on the types `free` (T,) only: the highest sum of values."""
     some = Table(
         np.ascontiguousarray(table.rate[rows][:, free]), table.gpus[rows], table.count[rows], table.gpu_counts[free],
         table.gain,
     )  # fmt: skip
     taken = table.load @ mix.time - some.load @ mix.time[rows]
-    least = np.minimum(need[rows], (some.rate * mix.time[rows][:, free]).sum(axis=1))
-    rest = _spent(some, value[rows], least, np.maximum(table.gpu_counts - taken, 0.0)[free], solver, inside=inside)
+    rest = _spent(some, value[rows], need[rows], np.maximum(table.gpu_counts - taken, 0.0)[free], solver, inside=inside)
     if rest is None:
         return None
     time = mix.time.copy()

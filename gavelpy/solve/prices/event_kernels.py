@@ -112,7 +112,7 @@ def vertex(  # type: ignore[no-untyped-def]
         lowest[t], highest[t] = W * (centre[t] - half * radius[t]), W * (centre[t] + half * radius[t])
     times, steepness = np.zeros((S, T)), np.zeros(S)
     end, level, found = search(
-        some_rate, load, gain, needs, slope, level, is_level, spare, rise,
+        some_rate, load, gain, needs, slope, level, is_level, not is_level, spare, rise,
         lowest, highest, centre_level * (1.0 - half), centre_level * (1.0 + half), whole, ties, found,
         times, steepness,
     )  # fmt: skip

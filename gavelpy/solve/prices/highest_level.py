@@ -3,27 +3,45 @@
 At a given level needs are fixed, and a program computes how many times the cluster, s, they need. Its prices are valid
 at every level: Σ worth need(level) <= Σ budgets + p·W wherever shares exist. So the root of that inequality is at least
 the highest level, and it is the next level to try: from above, until s is 1.
+
+Where numba is in use, compiled steps on tangents of the needs find prices and level in less time. The answer follows
+from the structure there if it is unique (vertex.py), so its bytes do not depend on the search.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Protocol
 
 import numpy as np
 
-from gavelpy.model.arrays import Floats, Ints
+from gavelpy.model.arrays import Bools, Floats, Ints
+from gavelpy.solve.linear import TRACE
 from gavelpy.solve.prices.crossover import exact
-from gavelpy.solve.prices.engine import with_the_rest_spent
-from gavelpy.solve.prices.newton import Dual, Point, near
-from gavelpy.solve.prices.table import Fixed, Sweep, Table, kernels
-from gavelpy.solve.prices.vertex import Mix, as_left
+from gavelpy.solve.prices.engine import with_free_types_spent, with_the_rest_spent
+from gavelpy.solve.prices.newton import PRICE_FLOOR, Dual, Point, near, roughly
+from gavelpy.solve.prices.table import INTERPRETED, Fixed, Sweep, Table, kernels, search_kernels
+from gavelpy.solve.prices.vertex import IN_DOUBT, IN_DOUBT_PER_TYPE, Mix, as_left, from_prices
 from gavelpy.solve.program import Program
-from gavelpy.solve.solver import Solver
+from gavelpy.solve.solver import NUMPY_ROWS_MAX, Solver
 
 _STEPS_MAX = 60
 _FITS = 1e-12
+_FREE = 4e-12  # of the highest price: a type that costs no more is free
+_SAME_LEVEL = 1e-9  # relative: a smaller step of the level is the last
+_LEVEL_UNITS = 2.0**22
+_BETWEEN = 1e-3  # of a unit: levels of two searches differ by less
+_FAR = 1e-7  # relative
+_LOWER = 0.7  # of a level that is too high
+_MOST_NEEDS = 0.9  # of the sum of all limits
+_ENOUGH = 1e6  # times the GPUs of a free type
 _AWAKE = 1e-3  # of the highest price: start of prices that were zero at another level
+
+
+Loops = Callable[[int], ModuleType]
 
 
 class LevelCurve(Protocol):
@@ -61,11 +79,221 @@ class _Along:
         return _Along(self.curve.some(rows))
 
 
-def highest(table: Table, curve: LevelCurve, solver: Solver) -> Mix | None:
+def highest(table: Table, curve: LevelCurve, value: Floats | None, solver: Solver, kind: str) -> Mix | None:
     """Times at the highest level, with prices scaled to p·W = 1; None if it is not found.
 
-    If all needs reach their limits before GPUs are scarce, the level is infinite and prices are zero.
+    If all needs reach their limits before GPUs are scarce, the level is infinite and prices are zero. GPUs left of free
+    types go to the highest sum of values, (K,) of a class's best rate; None: they are left. `kind` is that of the
+    prices that are kept.
     """
+    mix = _by_steps(table, curve, value, solver, kind)
+    if mix is not None:
+        return mix
+    if len(table.gpus) > NUMPY_ROWS_MAX:
+        return _by_sizes_or_structure(table, curve, value, solver)
+    with INTERPRETED.search():  # with a trace more GPUs, as the steps do, so that both find the same structure
+        more = _by_sizes(replace(table, gpu_counts=table.gpu_counts * (1.0 + TRACE)), curve, solver)
+        mix = None
+        if more is not None and 0.0 < abs(more.level) < np.inf:
+            mix = _completed(table, curve, value, Point(more.price, more.level), solver)
+        if mix is not None:
+            return mix
+        found = _by_sizes(table, curve, solver)
+    return None if found is None else _with_the_rest(table, curve, value, found, solver)
+
+
+def _by_sizes_or_structure(table: Table, curve: LevelCurve, value: Floats | None, solver: Solver) -> Mix | None:
+    """The answer by sizes of clusters, and from its structure if it is unique."""
+    found = _by_sizes(table, curve, solver)
+    if found is None:
+        return None
+    if 0.0 < abs(found.level) < np.inf:
+        of_more = _structure(table, curve, Point(found.price, found.level), has_trace=True)
+        if of_more is not None:
+            mix = _completed(table, curve, value, Point(found.price, of_more.level), solver)
+            if mix is not None:
+                return mix
+    return _with_the_rest(table, curve, value, found, solver)
+
+
+def _with_the_rest(table: Table, curve: LevelCurve, value: Floats | None, found: Mix, solver: Solver) -> Mix | None:
+    return found if value is None else with_the_rest_spent(table, value, curve.at(found.level), found, solver)
+
+
+def _by_steps(table: Table, curve: LevelCurve, value: Floats | None, solver: Solver, kind: str) -> Mix | None:
+    """The answer by compiled steps, where they are in use, if it is unique; None if it is not, or is not found.
+
+    From the prices that are kept, or from those of a few steps of Newton's method.
+    """
+    (K, T), W = table.rate.shape, table.gpu_counts
+    if K <= NUMPY_ROWS_MAX and search_kernels() is None:
+        return None
+    at, even = (kind, T), np.full(T, 1.0 / W.sum())
+    for start in (solver.points.get(at), None):
+        point = start
+        if point is None:
+            most = curve.at(np.inf)
+            level = _proved(table, curve, most, even, _compiled)
+            if level == np.inf:  # nothing is known of the level, if there is one
+                level = curve.root(np.ones(K), _MOST_NEEDS * float(most.sum()))
+            point = roughly(Dual(table, _Along(curve), np.inf, root=_root, loops=_compiled), Point(even, level))
+        found = _stepped(table, curve, point, solver) if point.level else None
+        mix = None
+        if found is not None and not _is_between(found.level):
+            mix = _completed(table, curve, value, found, solver, _compiled)
+            if mix is not None and start and _is_far(found.level, mix.level):
+                mix = None  # a cold search may not find it
+        if mix is not None:
+            solver.points[at] = found
+            return mix
+        if start is None:
+            break
+    return None
+
+
+def _compiled(_: int) -> ModuleType:
+    return kernels(NUMPY_ROWS_MAX + 1)
+
+
+def _stepped(table: Table, curve: LevelCurve, start: Point, solver: Solver) -> Point | None:
+    """The highest level with a trace more GPUs: each step has the tangents of the needs at the last level.
+
+    Classes that reach their needs on free types leave the search; if such types are scarce, they do not get their needs
+    in the end. A small program takes the step where the kinks of the compiled one are not independent.
+    """
+    from gavelpy.solve.prices.descent_kernels import ENDLESS, FOUND, SINGULAR, UNBOUNDED
+    from gavelpy.solve.prices.table_kernels import best_prices
+
+    price, level, W = start.price.copy(), start.level, table.gpu_counts * (1.0 + TRACE)
+    for _ in range(_STEPS_MAX):
+        need, slope = curve.at(level), curve.slope(level) * abs(level)
+        free = price <= _FREE * price.max()
+        rows = np.flatnonzero(need > table.rate[:, free].max(axis=1, initial=0.0) * (1.0 + _FITS))
+        if not slope[rows].any():
+            return None
+        some, here = table.some(rows), np.where(free, _ENOUGH * W, W)
+        before = np.maximum(price, PRICE_FLOOR * price.max())
+        end, part = best_prices(
+            some.rate, some.gain, *map(np.array, (some.gpus, some.count, need[rows], slope[rows])), here,
+            IN_DOUBT + IN_DOUBT_PER_TYPE * len(W), 1.0, True, True, price,
+        )  # fmt: skip
+        if end == SINGULAR:
+            dual = Dual(replace(some, gpu_counts=here), _Tangents(need[rows], slope[rows]), level_max=np.inf)
+            vertex = exact(dual, Point(before, 1.0), solver)
+            if vertex is None:
+                return None
+            end, part, price = FOUND, vertex.level, vertex.price
+        if end == UNBOUNDED:  # classes at their limits need more than there is: the level is too high
+            price, part = start.price.copy(), _LOWER
+        elif end not in (FOUND, ENDLESS) or not part > 0.0:
+            return None
+        elif end == FOUND and abs(part - 1.0) <= _SAME_LEVEL:
+            return Point(price, level + (part - 1.0) * abs(level))
+        level += (part - 1.0) * abs(level)
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class _Tangents:
+    """Needs that are linear around a level, which is 1."""
+
+    need: Floats  # (K,) at 1
+    rise: Floats  # (K,)
+
+    def at(self, level: float) -> tuple[Floats, Floats]:
+        """See Needs."""
+        return self.need + self.rise * (level - 1.0), self.rise
+
+    def some(self, rows: Ints) -> _Tangents:
+        """See Needs."""
+        return _Tangents(self.need[rows], self.rise[rows])
+
+
+def _rounded(level: float) -> float:
+    """The level, rounded to its first bits."""
+    mantissa, exponent = math.frexp(level)
+    return math.ldexp(round(mantissa * _LEVEL_UNITS) / _LEVEL_UNITS, exponent)
+
+
+def _is_between(level: float) -> bool:
+    """Whether the rounding of another search might round this level to another number."""
+    return abs(math.frexp(level)[0] * _LEVEL_UNITS % 1.0 - 0.5) < _BETWEEN
+
+
+def _is_far(more: float, level: float) -> bool:
+    """Whether a trace more GPUs changes the level so much that the structure may be another one."""
+    return abs(more - level) > _FAR * abs(level)
+
+
+@dataclass(frozen=True, eq=False)
+class _Structure:
+    """What prices and the needs determine of an answer."""
+
+    mix: Mix  # with zero times of the others, which reach their needs on free types
+    level: float
+    free: Bools  # (T,)
+    others: Ints  # classes
+    least: Floats  # (K,) needs of the others
+
+
+def _structure(
+    table: Table,
+    curve: LevelCurve,
+    near: Point,
+    loops: Loops = kernels,
+    *,
+    has_trace: bool = False,
+) -> _Structure | None:
+    """The structure near these prices and this level, if it is unique: its bytes do not depend on them.
+
+    The needs are tangents at the rounded level, so their error is that of the rounding, squared. `has_trace`: for a
+    trace more GPUs.
+    """
+    price, W = np.where(near.price > _FREE * near.price.max(), near.price, 0.0), table.gpu_counts
+    level = _rounded(near.level)
+    need, rise = curve.at(level), curve.slope(level) * abs(level)
+    free = price <= 0
+    by_free = table.rate[:, free].max(axis=1, initial=0.0)
+    priced = need > by_free * (1.0 + _FITS)
+    rows = np.flatnonzero(priced)
+    if free.all() or not rise[rows].any():
+        return None
+    some, floored = table.some(rows), np.maximum(price, PRICE_FLOOR * price.max())
+    more, tangents = replace(some, gpu_counts=W * (1.0 + TRACE)), _Tangents(need[rows], rise[rows])
+    dual = Dual(more, tangents, level_max=np.inf, loops=loops)
+    s = dual.swept(floored, 1.0)
+    norm = float(s.drift @ price)
+    if s.short or not norm > 0:
+        return None
+    found = from_prices(dual, Point(floored / norm, 1.0), more.gpu_counts if has_trace else W)
+    if found is None:
+        return None
+    time, steepness = np.zeros(table.rate.shape), np.zeros(len(need))
+    unit = float(found.price @ W)
+    time[rows], steepness[rows] = found.time, found.steepness / unit
+    at = level + (found.level - 1.0) * abs(level)
+    mix = Mix(time, steepness, found.price / unit, at, is_unique=True)
+    least = np.minimum(need + rise * (found.level - 1.0), by_free)
+    return _Structure(mix, at, free, np.flatnonzero(~priced), least)
+
+
+def _completed(
+    table: Table, curve: LevelCurve, value: Floats | None, near: Point, solver: Solver,
+    loops: Loops = kernels,
+) -> Mix | None:  # fmt: skip
+    """The answer from the structure; the classes that have no part in it get what it leaves."""
+    s = _structure(table, curve, near, loops)
+    if s is None:
+        return None
+    others = s.others if value is not None else s.others[s.least[s.others] > 0]
+    if not len(others):
+        return s.mix
+    values = np.ones(len(s.least)) if value is None else value
+    return with_free_types_spent(table, values, s.least, s.mix, others, s.free, solver)
+
+
+def _by_sizes(table: Table, curve: LevelCurve, solver: Solver) -> Mix | None:
+    """The answer by sizes of clusters; GPUs left of free types are not yet spent."""
     W = table.gpu_counts
     even = np.full(len(W), 1.0 / W.sum())
     most = curve.at(np.inf)
@@ -94,17 +322,17 @@ def _size(table: Table, need: Floats) -> Dual:
     return Dual(table, Fixed(need), level_max=np.inf, is_size=True)
 
 
-def _proved(table: Table, curve: LevelCurve, need: Floats, price: Floats) -> float:
+def _proved(table: Table, curve: LevelCurve, need: Floats, price: Floats, loops: Loops = kernels) -> float:
     """Upper bound on the level from these prices and the marginal costs at these needs."""
-    s = kernels(len(need)).sweep(table, need, np.zeros(len(need)), price, 0.0, 0.0)
-    return _root(Dual(table, _Along(curve)), s, need, price)
+    s = loops(len(need)).sweep(table, need, np.zeros(len(need)), price, 0.0, 0.0)
+    return _root(Dual(table, _Along(curve), loops=loops), s, need, price)
 
 
 def _root(dual: Dual, s: Sweep, need: Floats, price: Floats) -> float:
     """The bound, from the sweep there."""
     assert isinstance(dual.needs, _Along)
     table = dual.table
-    steepness = kernels(len(need)).settle(table, s.low, s.high, need, price)[1]
+    steepness = dual.loops(len(need)).settle(table, s.low, s.high, need, price)[1]
     left = steepness[:, None] * table.rate - table.gpus[:, None] * price
     budgets = np.where(table.rate > 0, left, 0.0).max(axis=1, initial=0.0)
     worth = table.count * steepness
@@ -122,12 +350,12 @@ class Height:
 
 
 def height(
-    program: Program, gpu_counts: Floats, curve: LevelCurve, solver: Solver, value: Floats | None = None
+    program: Program, gpu_counts: Floats, curve: LevelCurve, solver: Solver, kind: str, value: Floats | None = None
 ) -> Height | None:
     """The highest level at which the needs of all classes are feasible on these GPUs, (T,), or None: not found.
 
-    For programs in which every job runs alone; a class counts as one large job. With the `value` of each class at its
-    best rate, (K,), GPUs left of free types go to the highest sum of values.
+    For programs in which every job runs alone; a class counts as one large job. GPUs left of free types go to the
+    highest sum of values, if the `value` (K,) of each class at its best rate is given. `kind`: of kept prices.
     """
     at = program.member_class, program.entry_type[program.member_entry]
     whole = np.zeros((len(program.value), len(gpu_counts)))
@@ -144,9 +372,7 @@ def height(
         gpu_counts=gpu_counts[types],
         gain=np.zeros((0, len(types))),
     )
-    mix = highest(table, curve, solver)
-    if mix is not None and value is not None:
-        mix = with_the_rest_spent(table, value, curve.at(mix.level), mix, solver)
+    mix = highest(table, curve, value, solver, kind)
     if mix is None:
         return None
     share = np.zeros(len(program.entry_type))

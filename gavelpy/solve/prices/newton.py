@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import ModuleType
 
 import numpy as np
 
@@ -58,6 +59,7 @@ class Dual:
         None  # bound that a sweep proves, for needs with bends
     )
     is_size: bool = False  # the level is minus the number of clusters that fixed needs take
+    loops: Callable[[int], ModuleType] = kernels  # for this number of jobs
 
     @property
     def leveled(self) -> bool:
@@ -81,7 +83,7 @@ class Dual:
     def swept(self, price: Floats, level: float, width: float = 0.0) -> Sweep:
         """The cheapest mix of every job at this point."""
         need, slope = self.needs.at(level)
-        return kernels(len(need)).sweep(self.table, need, slope, price, width, level)  # type: ignore[no-any-return]
+        return self.loops(len(need)).sweep(self.table, need, slope, price, width, level)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +106,11 @@ def near(dual: Dual, start: Point) -> Point:
         return _descend(dual, start, _WIDE)
     roughly = _descend(few, start, _WIDE)
     return _descend(dual, Point(roughly.price, roughly.level), _SAMPLE_ERROR)
+
+
+def roughly(dual: Dual, start: Point) -> Point:
+    """The best point of a few steps from `start`, for searches that need no better one; of a sample of many jobs."""
+    return _descend(_sampled(dual) or dual, start, _WIDE, _FIRST_STEPS)
 
 
 def _sampled(dual: Dual) -> Dual | None:
@@ -230,7 +237,7 @@ def roughly_level(dual: Dual, value: Floats) -> Point:
     """
     table, limit, W = dual.table, float(value.min()), dual.table.gpu_counts
     level = min(limit, _FIRST_LEVEL * float(np.median(value)) * W.sum() / table.load.sum())
-    return _descend(_sampled(dual) or dual, Point(np.ones(len(W)), level), _WIDE, _FIRST_STEPS)
+    return roughly(dual, Point(np.ones(len(W)), level))
 
 
 def near_level(dual: Dual, value: Floats, solver: Solver, start: Point | None, *, inside: bool) -> Point:

@@ -11,7 +11,7 @@ import numpy as np
 
 from gavelpy.solve.compiled import njit
 from gavelpy.solve.prices.corner_kernels import ZERO, inner
-from gavelpy.solve.prices.descent_kernels import AT_THE_EDGE, FOUND, is_near, mix_of, search
+from gavelpy.solve.prices.descent_kernels import AT_THE_EDGE, FOUND, UNBOUNDED, is_near, mix_of, search
 
 _ATTEMPTS = 12
 _RADIUS = 0.05  # of the highest price: least unit of distance of a price
@@ -22,31 +22,34 @@ _TIED = 1e-10  # equal jobs at a kink: all of them have the same choice
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def best_prices(  # type: ignore[no-untyped-def]
-    rate, gain, gpus, count, need, slope, gpu_counts, in_doubt, level, is_level, price
+    rate, gain, gpus, count, need, slope, gpu_counts, in_doubt, level, is_level, may_be_free, price
 ):
-    """Moves `price` (T,) to the prices of the optimum, and returns whether it is found, and its level.
+    """Moves `price` (T,) to the prices of the optimum, and returns how the search ended, and the level.
 
     Needs (K,) are those at `level`, and rise with `slope` (K,). Gains (K, T) are those of one job's time; (0, T): none.
+    If types `may_be_free`, prices may be zero.
     """
     K, T = rate.shape
     low, high, margin, gains = np.empty(K, np.int64), np.empty(K, np.int64), np.empty(K), gain.shape[0] > 0
     centre, radius, spare, rise = np.empty(T), np.empty(T), np.empty(T), np.empty(T)
     whole, lowest, highest = np.empty(T), np.empty(T), np.empty(T)
     ties, ties_count = np.zeros((T, 5), np.int64), ZERO
-    base, sorted_margin = np.empty(K), np.empty(K)
+    base, sorted_margin, most_rate = np.empty(K), np.empty(K), np.zeros(K)
     for i in range(K):
         base[i] = need[i] - slope[i] * level
+        for t in range(T):
+            most_rate[i] = max(most_rate[i], rate[i, t])
     for _ in range(_ATTEMPTS):
         most = 0.0
         for t in range(T):
             most = max(most, price[t])
         if not most > 0.0:
-            return False, level
+            return UNBOUNDED, level
         for t in range(T):
             centre[t] = price[t] if price[t] > _FREE * most else 0.0
             radius[t] = max(centre[t], _RADIUS * most)
         half = _mixes(
-            rate, gain, gpus, base, slope, level, centre, radius, in_doubt, low, high, margin, sorted_margin
+            rate, gain, gpus, base, slope, most_rate, level, centre, radius, in_doubt, low, high, margin, sorted_margin
         )  # fmt: skip
         S = 0
         for i in range(K):
@@ -54,7 +57,7 @@ def best_prices(  # type: ignore[no-untyped-def]
         rows = np.empty(S, np.int64)
         for t in range(T):
             spare[t], rise[t] = gpu_counts[t], 0.0
-        _divide(rate, gpus, count, base, slope, level, low, high, margin, half, rows, spare, rise)
+        _divide(rate, gpus, count, base, slope, most_rate, level, low, high, margin, half, rows, spare, rise)
         some_rate, load, worth = np.empty((S, T)), np.empty((S, T)), np.zeros((S, T))
         some_base, some_slope, times, steepness = np.empty(S), np.empty(S), np.zeros((S, T)), np.zeros(S)
         for k in range(S):
@@ -70,7 +73,7 @@ def best_prices(  # type: ignore[no-untyped-def]
             lowest[t], highest[t] = W * (centre[t] - half * radius[t]), W * (centre[t] + half * radius[t])
         found = _here(ties, ties_count, rows)
         end, level, ties_count = search(
-            some_rate, load, worth, some_base, some_slope, level, is_level, spare, rise, lowest, highest,
+            some_rate, load, worth, some_base, some_slope, level, is_level, may_be_free, spare, rise, lowest, highest,
             level * (1.0 - half), level * (1.0 + half), whole, ties, found, times, steepness,
         )  # fmt: skip
         for n in range(ties_count):
@@ -78,16 +81,16 @@ def best_prices(  # type: ignore[no-untyped-def]
         for t in range(T):
             price[t] = whole[t] / gpu_counts[t]
         if end == FOUND and is_near(price, centre, half, radius, is_level):
-            return True, level
+            return FOUND, level
         if end != FOUND and end != AT_THE_EDGE:
-            return False, level
+            return end, level
         in_doubt *= 2
-    return False, level
+    return AT_THE_EDGE, level
 
 
 @inner
 def _mixes(  # type: ignore[no-untyped-def]
-    rate, gain, gpus, base, slope, level, centre, radius, in_doubt, low, high, margin, sorted_margin
+    rate, gain, gpus, base, slope, most_rate, level, centre, radius, in_doubt, low, high, margin, sorted_margin
 ):
     """Writes the mixes and margins of all jobs; returns the margin up to which they are in doubt."""
     K, T = rate.shape
@@ -95,7 +98,7 @@ def _mixes(  # type: ignore[no-untyped-def]
     for i in range(K):
         for t in range(T):
             cost[t] = gpus[i] * centre[t] - (gain[i, t] if gains else 0.0)
-        need = min(base[i] + slope[i] * level, 1.0)
+        need = min(base[i] + slope[i] * level, most_rate[i])
         low[i], high[i], margin[i] = mix_of(rate[i], cost, need, slope[i] * level, gpus[i], radius, gains, none, swap)
         sorted_margin[i] = margin[i]
         tied += margin[i] < _TIED
@@ -106,7 +109,7 @@ def _mixes(  # type: ignore[no-untyped-def]
 
 @inner
 def _divide(  # type: ignore[no-untyped-def]
-    rate, gpus, count, base, slope, level, low, high, margin, half, rows, spare, rise
+    rate, gpus, count, base, slope, most_rate, level, low, high, margin, half, rows, spare, rise
 ):
     """Writes the rows in doubt, and takes the GPUs of the others from `spare` (T,), and what they rise to `rise`."""
     k = 0
@@ -122,7 +125,7 @@ def _divide(  # type: ignore[no-untyped-def]
             continue
         a_rate = rate[i, a] if a >= 0 else 0.0
         climb = 1.0 / (rate[i, b] - a_rate)
-        theta = (min(base[i] + slope[i] * level, 1.0) - a_rate) * climb
+        theta = (min(base[i] + slope[i] * level, most_rate[i]) - a_rate) * climb
         spare[b] -= load * theta
         rise[b] += load * slope[i] * climb
         if a >= 0:

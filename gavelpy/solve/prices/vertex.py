@@ -64,16 +64,17 @@ def unique(dual: Dual, near: Point) -> Mix | None:
     With a trace more GPUs the optimum is unique also where whole jobs fill a type exactly. Its structure determines the
     answer: times for the true GPUs, and the prices of the next GPU.
     """
+    from gavelpy.solve.prices.descent_kernels import FOUND
     from gavelpy.solve.prices.table_kernels import best_prices
 
     table, price = dual.table, near.price.copy()
     T, W = len(price), table.gpu_counts * (1.0 + TRACE)
     need, slope = dual.needs.at(near.level)
-    is_found, level = best_prices(
+    end, level = best_prices(
         table.rate, table.gain, *map(np.array, (table.gpus, table.count, need, slope)), W,
-        IN_DOUBT + IN_DOUBT_PER_TYPE * T, near.level, dual.leveled, price,
+        IN_DOUBT + IN_DOUBT_PER_TYPE * T, near.level, dual.leveled, not dual.leveled, price,
     )  # fmt: skip
-    if not is_found:
+    if end != FOUND:
         return None
     price = np.maximum(price, PRICE_FLOOR * price.max())
     if dual.leveled:
@@ -89,7 +90,7 @@ def from_prices(dual: Dual, point: Point, gpu_counts: Floats | None = None) -> M
     table, level = dual.table, point.level
     K, T = table.rate.shape
     need, slope = dual.needs.at(level)
-    s = kernels(K).sweep(table, need, slope, point.price, 0.0, level)
+    s = dual.loops(K).sweep(table, need, slope, point.price, 0.0, level)
     rows = most_in_doubt(s, T)
     base, time = need - slope * level, np.zeros((len(rows), T))
     vertex = Vertex(point.price, level, dual.leveled, s.low, s.high, base, slope, rows, time, attempts=0)
