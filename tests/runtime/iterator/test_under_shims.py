@@ -59,6 +59,7 @@ def gang(stack: ExitStack, root: Path, **more: str) -> tuple[Shim, Shim]:
                 ),
                 rank_environments=({"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": "2"},),
                 first_rank=rank,
+                grace_s=20.0,  # on a busy machine
             )
         )
         for rank in range(2)
@@ -69,7 +70,7 @@ def gang(stack: ExitStack, root: Path, **more: str) -> tuple[Shim, Shim]:
 def test_job_stops_before_the_end_of_its_lease_and_resumes_under_the_next(tmp_path: Path) -> None:
     first, second = tmp_path / "1", tmp_path / "2"
     with started(first, COUNTS, environment=environment(first / "c", GAVEL_STEPS_TOTAL="1000000")) as shim:
-        on_the_edge(lambda: _steps(first, 0) > 0, 2.0, shim)
+        on_the_edge(lambda: _steps(first, 0) > 0, 5.0, shim)
         stopped = shim.end()
     until_clock_s, step = shim.lease.until_clock_s, int(stopped.steps_saved)
     more = {"GAVEL_RESUME_DIR": str(first / "c" / step_name(step)), "GAVEL_STEPS_TOTAL": str(step + 50)}
@@ -122,7 +123,7 @@ def test_crash_of_a_job_is_a_failure_with_what_it_has_saved(tmp_path: Path) -> N
 def test_gang_over_two_nodes_stops_at_one_step(tmp_path: Path) -> None:
     with ExitStack() as stack:
         first, second = gang(stack, tmp_path, TOGETHER=str(tmp_path / "line"))
-        on_the_edge(lambda: _steps(second.directory, 0) > 0, 2.5, first, second)
+        on_the_edge(lambda: _steps(second.directory, 0) > 0, 6.0, first, second)
         ends = (first.end(), second.end())
 
     assert {(end.outcome, end.detail) for end in ends} == {(LeaseOutcome.STOPPED, "all ranks stopped")}
@@ -165,8 +166,7 @@ def test_gang_that_loses_a_rank_ends_with_its_lease(tmp_path: Path) -> None:
 
     assert end.outcome is LeaseOutcome.STOPPED
     assert end.at_clock_s - first.lease.until_clock_s < 30.0
-    errors = "".join(first.lines(is_error_stream=True))  # incomplete if the grace period ends while it is printed
-    assert "ranks without a proposal: 1" in errors or "in _check" in errors
+    assert "ranks without a proposal: 1" in "".join(first.lines(is_error_stream=True))
     assert whole_checkpoints(tmp_path / "checkpoints") == ()
 
 
