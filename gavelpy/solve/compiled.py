@@ -1,15 +1,15 @@
-"""numba's compiler, with a place for compiled code on every machine.
+"""numba's compiler, for every machine.
 
 numba stores compiled code next to the module, in the user's cache directory, or in `NUMBA_CACHE_DIR`. A service often
 has none of these: its package belongs to root, and its account has no home directory. numba then refuses to decorate
-any function that is to be stored. Such a process uses a directory of its own, and compiles once per process.
+any function that is to be stored. Such a process stores nothing, and compiles for itself.
 """
 
 from __future__ import annotations
 
-import tempfile
+from typing import Any
 
-from numba import config, njit
+import numba
 
 
 def _nothing() -> None:
@@ -17,9 +17,13 @@ def _nothing() -> None:
 
 
 try:
-    njit(cache=True)(_nothing)
+    numba.njit(cache=True)(_nothing)
 except RuntimeError:
-    _own = tempfile.TemporaryDirectory(prefix="gavel-compiled-")  # removed when the process ends
-    config.CACHE_DIR = _own.name
+    STORES = False
+else:
+    STORES = True
 
-__all__ = ["njit"]
+
+def njit(**options: Any) -> Any:  # Any: numba has no types
+    """As numba's, but with `cache` only where compiled code can be stored."""
+    return numba.njit(**{**options, "cache": STORES and options.get("cache", False)})
