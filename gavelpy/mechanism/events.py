@@ -64,7 +64,7 @@ class NodeJoined(_Exogenous):
     gpu_count: int
     sees_checkpoints: bool = True  # the cluster's directory; else one of its own, until a DirectorySeen names it
     state_id: str = ""  # of its agent's state directory; distinguishes agents with the same name. Empty = unknown
-    lacks: tuple[str, ...] = ()  # features of jobs (node_sets.FEATURES) that its agent does not have
+    lacks: tuple[str, ...] = ()  # features of jobs (model.job.FEATURES) that its agent does not have
     agent: str = ""  # name and version of an agent that lacks features, for people
 
 

@@ -48,7 +48,7 @@ def _most_ever(core: SchedulerCore, rows: Ints, among: Bools) -> Ints:
 def _choice(core: SchedulerCore, row: int) -> object:
     """Equal for jobs that may use the same nodes."""
     spec, window = core.jobs.specs[row], windows.own(core, row)
-    needed = node_sets.features_needed(spec) if core.pool.any_lacking else ()
+    needed = spec.features if core.pool.any_lacking else ()
     return spec.nodes, spec.exclude, needed, window.name if window is not None else ""
 
 
@@ -106,7 +106,7 @@ def lacking_in_words(pool: GpuPool, spec: JobSpec) -> str:
     rows = node_sets.nodes_lacking(pool, spec)
     if not rows:
         return ""
-    lacks = [name for name in node_sets.features_needed(spec) if name in pool.node_lacks[rows[0]]]
+    lacks = [name for name in spec.features if name in pool.node_lacks[rows[0]]]
     more = f" ({len(rows) - 1} more nodes lack what it needs)" if len(rows) > 1 else ""
     where = f"node {pool.node_ids[rows[0]]} runs {pool.node_agent[rows[0]] or 'an older agent'}"
     return f"{where}, which has no {listed([f'--{name}' for name in lacks], 'or')}{more}"

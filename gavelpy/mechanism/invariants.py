@@ -253,6 +253,8 @@ def _check_nodes(core: SchedulerCore) -> None:
     jobs, pool = core.jobs, core.pool
     limited = [row for row in jobs.active.tolist() if jobs.specs[row].is_limited]
     assert list(jobs.limited) == limited, "the list of jobs with a choice of nodes is out of date"
+    featured = {row: needed for row in jobs.active.tolist() if (needed := jobs.specs[row].features)}
+    assert list(jobs.featured.items()) == list(featured.items()), "the features that jobs need are out of date"
     for row in limited:
         held = jobs.gpus_held(row) if jobs.lease[row] >= 0 else NO_INTS
         where = {pool.node_ids[node] for node in pool.node_of[held]}

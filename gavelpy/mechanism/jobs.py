@@ -184,6 +184,7 @@ class JobTable:
         self.loss_nodes: dict[int, list[int]] = {}  # rows of the nodes of consecutive losses, by job; see eligibility
         self.dependents: dict[int, list[int]] = {}  # jobs that come after a job that is not over; see eligibility
         self.limited: dict[int, None] = {}  # unfinished jobs with a choice of nodes, in order; see node_sets
+        self.featured: dict[int, tuple[str, ...]] = {}  # what unfinished jobs need of agents, if anything; in order
         self.booked: dict[int, str] = {}  # reservations of unfinished jobs that run within one only; see windows
         self.ended_blockers: list[int] = []  # of those with dependents, that are over since they were looked at
         self.entities: list[str] = []
@@ -212,7 +213,7 @@ class JobTable:
         self.state[row] = JobState.WAITING
         self.gpus[row] = spec.gpus
         self.failures[row] = self.system_failures[row] = self.memory_failures[row] = 0
-        self.misses[row] = self.losses[row] = 0
+        self.misses[row] = self.losses[row] = self.unmet[row] = 0
         self.resumes[row] = Resumes.BY_OWNER if spec.preemptible else Resumes.UNKNOWN
         if spec.no_preempt:
             self.resumes[row], self.any_refused = Resumes.REFUSED, True
@@ -220,10 +221,11 @@ class JobTable:
         self.array_limit[row] = spec.array_limit
         if spec.is_limited:
             self.limited[row] = None
+        if features := spec.features:
+            self.featured[row] = features
         self.part[row] = -1 if spec.reservation else 0
         if spec.reservation:
             self.booked[row] = spec.reservation
-        self.unmet[row] = 0
         self.hold[row] = 0 if spec.hold else -1
         self.begin_at_s[row] = now_s + spec.begin_s
         if spec.entity and spec.entity not in self.entities:
@@ -263,11 +265,9 @@ class JobTable:
             self._active = None
             if self.dependents:
                 self.ended_blockers += [row for row in rows.tolist() if row in self.dependents]
-            for row in rows.tolist() if self.lost_leases or self.loss_nodes or self.limited or self.booked else ():
-                self.limited.pop(row, None)
-                self.booked.pop(row, None)
-                self.lost_leases.pop(row, None)
-                self.loss_nodes.pop(row, None)
+            for kept in (self.limited, self.featured, self.booked, self.lost_leases, self.loss_nodes):
+                for row in rows.tolist() if kept else ():
+                    kept.pop(row, None)
 
     @property
     def active(self) -> Ints:

@@ -26,7 +26,7 @@ Source: L. R. Ford and D. R. Fulkerson, Maximal flow through a network (1956).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -35,22 +35,11 @@ import numpy as np
 from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.model.arrays import Bools, Ints
-from gavelpy.model.job import JobKind, JobSpec
+from gavelpy.model.job import JobSpec
 
 if TYPE_CHECKING:
     from gavelpy.mechanism.selection import Chosen
 
-# What a job can need of the agents on its nodes, by option. An agent announces those that it has.
-FEATURES: Mapping[str, Callable[[JobSpec], object]] = {
-    "conda": lambda spec: spec.software.conda,
-    "image": lambda spec: spec.software.image,
-    "pty": lambda spec: spec.kind is JobKind.INTERACTIVE,
-    "secret": lambda spec: spec.secrets,
-    "snapshot": lambda spec: spec.software.snapshot,
-    "stall": lambda spec: spec.stall_s,
-    "time": lambda spec: spec.time_s,
-    "venv": lambda spec: spec.software.venv,
-}
 ALL_GPUS = 0
 _OUTSIDE = -1
 _Change = tuple[int, int, int]  # a kind, or _OUTSIDE for free GPUs; a group; how many were added
@@ -92,7 +81,8 @@ class NodeSets:
 def node_sets(jobs: JobTable, pool: GpuPool) -> NodeSets | None:
     """The sets that unfinished jobs may use now; None if they are not limited."""
     is_divided = pool.is_divided or any(jobs.part[row] < 0 <= jobs.lease[row] for row in jobs.booked)
-    if not jobs.limited and not is_divided and not pool.any_lacking:
+    needing = jobs.featured if pool.any_lacking else {}
+    if not jobs.limited and not is_divided and not needing:
         return None
     known: dict[object, int] = {}
     masks: list[Bools] = [np.ones(len(pool.node_ids), dtype=np.bool_)]
@@ -102,9 +92,9 @@ def node_sets(jobs: JobTable, pool: GpuPool) -> NodeSets | None:
         masks += [np.array(pool.node_part) == part for part in parts.tolist()]
         of_job = rows.ravel() + 1
     lacking_of = cache(lambda needed: _rows_lacking(pool, needed))  # few jobs differ in what they need
-    for row in jobs.active.tolist() if pool.any_lacking else jobs.limited:
+    for row in sorted({*jobs.limited, *needing}):
         spec = jobs.specs[row]
-        lacking = lacking_of(features_needed(spec)) if pool.any_lacking else ()
+        lacking = lacking_of(needing.get(row, ()))
         if lacking and jobs.lease[row] >= 0:  # it stays where it already runs
             held = pool.node_of[jobs.gpus_held(row)].tolist()
             lacking = tuple(node for node in lacking if node not in held)
@@ -120,18 +110,15 @@ def node_sets(jobs: JobTable, pool: GpuPool) -> NodeSets | None:
     return NodeSets(*_distinct(of_job, np.array(masks)[:, pool.node_of]))
 
 
-def features_needed(spec: JobSpec) -> tuple[str, ...]:
-    """The features that a job needs of its nodes."""
-    return tuple(name for name, is_needed in FEATURES.items() if is_needed(spec))
-
-
 def nodes_lacking(pool: GpuPool, spec: JobSpec) -> tuple[int, ...]:
     """Rows of the nodes with agents that lack a feature that a job needs."""
-    return _rows_lacking(pool, features_needed(spec))
+    return _rows_lacking(pool, spec.features)
 
 
 def _rows_lacking(pool: GpuPool, needed: tuple[str, ...]) -> tuple[int, ...]:
     features = frozenset(needed)
+    if not features:
+        return ()
     return tuple(row for row, lacks in enumerate(pool.node_lacks) if not features.isdisjoint(lacks))
 
 

@@ -113,8 +113,10 @@ class _Explanation:
         reason = self._reason(k, row)
         if reason.kind not in _BEHIND:
             return reason
-        spec, is_limited = self.jobs.specs[row], row in self.jobs.limited or self.pool.any_lacking
-        clauses = [chosen_in_words(spec), lacking_in_words(self.pool, spec)] if is_limited else []
+        spec, needs = self.jobs.specs[row], self.pool.any_lacking and row in self.jobs.featured
+        clauses = (
+            [chosen_in_words(spec), lacking_in_words(self.pool, spec)] if needs or row in self.jobs.limited else []
+        )
         if self.pool.is_divided and self.jobs.part[row] == windows.OUTSIDE:
             runs = self.jobs.rate[row, self.pool.type_of] > 0
             clauses.append(windows.division_in_words(self.core, runs & ever(self.core, row)))

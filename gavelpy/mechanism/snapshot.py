@@ -343,6 +343,7 @@ def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
         getattr(jobs, name)[: jobs.count] = state["jobs"][name]
     jobs.booked = {int(row): str(name) for row, name in state["booked"].items()}
     jobs.limited = {row: None for row in jobs.active.tolist() if jobs.specs[row].is_limited}
+    jobs.featured = {row: needed for row in jobs.active.tolist() if (needed := jobs.specs[row].features)}
     for row in np.flatnonzero(jobs.unmet[: jobs.count] > 0).tolist():
         for other in eligibility.unmet(jobs, row):
             jobs.dependents.setdefault(other, []).append(row)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NewType
@@ -159,6 +159,11 @@ class JobSpec:
         return not self.gpu_types or gpu_type in self.gpu_types
 
     @property
+    def features(self) -> tuple[str, ...]:
+        """The features that the job needs of the agents on its nodes."""
+        return tuple(name for name, is_needed in FEATURES.items() if is_needed(self))
+
+    @property
     def is_limited(self) -> bool:
         """Whether its owner chose the nodes that it may use."""
         return bool(self.nodes or self.exclude)
@@ -238,6 +243,19 @@ class JobSpec:
     def with_rates(self, rates_steps_per_s: Mapping[str, float]) -> JobSpec:
         """The same job with these rates."""
         return replace(self, rates_steps_per_s=dict(rates_steps_per_s))
+
+
+# What a job can need of the agents on its nodes, by option. An agent announces those that it has.
+FEATURES: Mapping[str, Callable[[JobSpec], object]] = {
+    "conda": lambda spec: spec.software.conda,
+    "image": lambda spec: spec.software.image,
+    "pty": lambda spec: spec.kind is JobKind.INTERACTIVE,
+    "secret": lambda spec: spec.secrets,
+    "snapshot": lambda spec: spec.software.snapshot,
+    "stall": lambda spec: spec.stall_s,
+    "time": lambda spec: spec.time_s,
+    "venv": lambda spec: spec.software.venv,
+}
 
 
 @dataclass(frozen=True, eq=False)

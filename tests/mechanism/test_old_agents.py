@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from gavelpy.journal.codec import decode_state, encode_state
-from gavelpy.mechanism.events import JobSubmitted, NodeJoined, Outcome
+from gavelpy.mechanism.events import JobCancelled, JobSubmitted, NodeJoined, Outcome
+from gavelpy.mechanism.node_sets import node_sets
 from gavelpy.mechanism.reasons import ReasonKind, reasons
 from gavelpy.mechanism.snapshot import copied, restore, snapshot
-from gavelpy.model.job import JobSpec, NodeId
+from gavelpy.model.job import FEATURES, JobSpec, NodeId
 from gavelpy.model.software import Software
 from tests.mechanism.builders import end, make_core, make_spec, start, tell
 from tests.mechanism.test_node_sets import ROUND_S, all_nodes, nodes_of, planned
@@ -66,3 +67,17 @@ def test_job_that_runs_keeps_its_node_when_an_older_agent_takes_over_there() -> 
     planned(core, 2 * ROUND_S)
 
     assert (kept, nodes_of(core, 0)) == ({"n0"}, set())
+
+
+def test_jobs_that_need_nothing_of_agents_are_not_limited_by_old_ones() -> None:
+    core = make_core(make_spec("a"), make_spec("b"), servers=[])
+    tell(core, old("n0", *FEATURES))
+    tell(core, JobSubmitted(with_image("c")))
+
+    limited = node_sets(core.jobs, core.pool)
+    tell(core, JobCancelled(2))
+
+    assert limited is not None
+    assert [int(limited.of(row).sum()) for row in range(3)] == [1, 1, 0]
+    assert core.jobs.featured == {}
+    assert node_sets(core.jobs, core.pool) is None

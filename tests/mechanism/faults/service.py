@@ -32,10 +32,9 @@ from gavelpy.mechanism.events import (
     WakeupDue,
 )
 from gavelpy.mechanism.invariants import check
-from gavelpy.mechanism.node_sets import FEATURES
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.snapshot import restore
-from gavelpy.model.job import NodeId
+from gavelpy.model.job import FEATURES, NodeId
 from gavelpy.runtime.agent.leases.orders import LeaseOrder, NodeAssignment, OrderKind, Orders
 from gavelpy.runtime.daemon.command_executor import CommandExecutor
 from gavelpy.runtime.daemon.config_sections import NodeSettings

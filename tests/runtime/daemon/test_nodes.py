@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gavelpy.mechanism.node_sets import FEATURES
 from gavelpy.mechanism.reasons import reasons
-from gavelpy.model.job import NodeId
+from gavelpy.model.job import FEATURES, NodeId
 from gavelpy.model.software import Software
 from gavelpy.runtime.agent.leases.orders import FEATURES as OF_AGENTS
 from gavelpy.runtime.daemon.nodes.registry import Hello, Node, NodeRegistry, Stream, is_alive

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from gavelpy.mechanism.events import DirectorySeen, NodeJoined
 from gavelpy.mechanism.gpus import CLUSTERS, GpuPool
-from gavelpy.mechanism.node_sets import FEATURES
-from gavelpy.model.job import NodeId
+from gavelpy.model.job import FEATURES, NodeId
 
 _PROC = Path("/proc")
 _KEYED = "key:"
