@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from gavelpy import InvalidInput
+from gavelpy.runtime.iterator.timing import LEAD_STEPS
 from gavelpy.runtime.lease_files import newest_checkpoint
 from gavelpy.runtime.local_cluster import reserved_port
 from tests.conftest import PROJECT
@@ -57,7 +58,10 @@ def test_gang_that_is_stopped_and_resumed_equals_an_uninterrupted_one(tmp_path: 
 
     assert told[0][1] == pytest.approx(told[0][0], abs=1e-6)
     assert told[1][1] == pytest.approx(told[1][0], abs=1e-6)
-    assert told[0][2] == told[1][2] == 8 < len(told[0][0])
+    assert told[0][2] == told[1][2]
+    assert (
+        8 <= told[0][2] <= 8 + LEAD_STEPS < len(told[0][0])
+    )  # a rank may propose a step ahead before it is at its limit
     assert told[0][0] != told[1][0]
 
 
