@@ -13,6 +13,7 @@ Modules:
     kink_kernels        the equations of a vertex
     corner_kernels      modes and mixes of a job
     numba_search        compiled searches for prices, used where numba is loaded already
+    column_kernels      the highest level of up to some thousand jobs by columns
     newton              approximate prices: Newton's method on the dual function, HiGHS or the interior point
     crossover           from approximate prices to the exact optimum, by small linear programs
     vertex              the optimum as a function of its structure, so that the way there changes no byte
