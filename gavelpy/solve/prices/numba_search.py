@@ -43,7 +43,24 @@ def corners(rate, gain, count, load, floor, low, high, corner_gain, time, taken)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def spare(taken, best, gpu_counts, left):  # type: ignore[no-untyped-def]
+def balance(taken, gpu_counts, best, tie, free, kinks, left, rows):  # type: ignore[no-untyped-def]
+    """Sets the GPUs left, (T,), and the quantities that are constant along an edge, (T, T)."""
+    _spare(taken, best, gpu_counts, left)
+    _constants(taken, best, tie, free, kinks, rows)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def leave(amount, taken, gpu_counts, best, tie, free, kinks, left, rows):  # type: ignore[no-untyped-def]
+    """Releases the kink with the most negative amount, and returns its row, or -1; sets what `balance` sets."""
+    row = _leaving(amount, gpu_counts, best, tie, free, kinks)
+    if row >= 0:
+        balance(taken, gpu_counts, best, tie, free, kinks, left, rows)
+        _release(row, tie, free, kinks)
+    return row
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _spare(taken, best, gpu_counts, left):  # type: ignore[no-untyped-def]
     """Sets the GPUs left if each class is at its best corner, (T,)."""
     for t in range(len(left)):
         used = taken[0, best[0], t]
@@ -53,7 +70,7 @@ def spare(taken, best, gpu_counts, left):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def constants(taken, best, tie, free, kinks, rows):  # type: ignore[no-untyped-def]
+def _constants(taken, best, tie, free, kinks, rows):  # type: ignore[no-untyped-def]
     """Sets the quantities that are constant along an edge, (T, T): differences of ties, and prices of free types."""
     ties, frees = kinks
     rows[:, :] = 0.0
@@ -65,8 +82,8 @@ def constants(taken, best, tie, free, kinks, rows):  # type: ignore[no-untyped-d
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def leaving(amount, gpu_counts, best, tie, free, kinks):  # type: ignore[no-untyped-def]
-    """The row with the most negative amount, or -1; that kink is released. A short best corner is swapped first."""
+def _leaving(amount, gpu_counts, best, tie, free, kinks):  # type: ignore[no-untyped-def]
+    """The row with the most negative amount, or -1. A short best corner is swapped first."""
     ties, frees = kinks
     part = amount.copy()
     for r in range(frees):
@@ -96,7 +113,7 @@ def leaving(amount, gpu_counts, best, tie, free, kinks):  # type: ignore[no-unty
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def release(row, tie, free, kinks):  # type: ignore[no-untyped-def]
+def _release(row, tie, free, kinks):  # type: ignore[no-untyped-def]
     """Removes one kink."""
     if row < kinks[0]:
         for r in range(row, kinks[0] - 1):
@@ -201,3 +218,42 @@ def _next_beyond_ties(k, value, speed, best, tie, ties, still):  # type: ignore[
             if behind / closing < at:
                 at, corner = behind / closing, v
     return at, corner
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def settled(  # type: ignore[no-untyped-def]
+    rate, gains, gpus, low, high, gain, corner_time, taken, best, tie, ties, amount, price, sure, time, steepness
+):
+    """Sets times (K, T) and marginal costs (K,) from best corners, ties and prices; whether no times are as good."""
+    (K, V), T = gain.shape, len(price)
+    is_unique, value = True, np.empty(V)
+    for k in range(K):
+        first = best[k]
+        for v in range(V):
+            cost = taken[k, v, 0] * price[0]
+            for t in range(1, T):
+                cost += taken[k, v, t] * price[t]
+            value[v] = gain[k, v] - cost
+            if v == first:
+                dearest = abs(value[v]) + cost
+        for t in range(T):
+            time[k, t] = corner_time[k, first, t]
+        ahead = value[first]
+        value[first] = -np.inf
+        for r in range(ties):
+            if tie[r, 0] == k:
+                v = tie[r, 1]
+                value[v] = -np.inf
+                for t in range(T):
+                    time[k, t] += amount[r] * (corner_time[k, v, t] - corner_time[k, first, t])
+        is_unique = is_unique and ahead - value.max() > sure * dearest
+        a, b = low[first], high[first]
+        a_rate = b_rate = a_cost = b_cost = 0.0
+        if a < T:
+            a_rate, a_cost = rate[k, a], gpus[k] * price[a] - gains[k, a]
+        if b < T:
+            b_rate, b_cost = rate[k, b], gpus[k] * price[b] - gains[k, b]
+        steepness[k] = (b_cost - a_cost) / (b_rate - a_rate) if b_rate - a_rate > 0.0 else 0.0
+        for t in range(T):
+            time[k, t] = max(time[k, t], 0.0)
+    return is_unique

@@ -15,7 +15,7 @@ There is no state: the same jobs in the same order have the same answer, to the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import ModuleType
 
@@ -92,21 +92,15 @@ def most_gain(table: Table, floor: Floats) -> Mix | None:
     equally good.
     """
     kernels = search_kernels() if len(table.gpu_counts) > 1 else None  # numpy adds a single column in another order
-    if kernels is None:
-        with INTERPRETED.search():
-            return _most_gain(table, floor, None)
-    return _most_gain(table, floor, kernels)
-
-
-def _most_gain(table: Table, floor: Floats, kernels: ModuleType | None) -> Mix | None:
-    corners = _corners(table, floor) if kernels is None else _compiled_corners(table, floor, kernels)
-    if np.isneginf(corners.gain.max(axis=1)).any():
-        return None
     try:
-        found = _searched(corners) if kernels is None else _searched_compiled(corners, kernels)
+        if kernels is not None:
+            return _by_kernels(table, floor, kernels)
+        with INTERPRETED.search():
+            corners = _corners(table, floor)
+            at = None if np.isneginf(corners.gain.max(axis=1)).any() else _searched(corners)
+            return None if at is None else _settled(table, corners, at)
     except np.linalg.LinAlgError:
         return None
-    return None if found is None else _settled(table, corners, *found)
 
 
 def has_few_pivots(table: Table) -> bool:
@@ -117,15 +111,14 @@ def has_few_pivots(table: Table) -> bool:
     return K < _CLASSES_MAX and bool(table.load.sum() <= _SCARCE * table.gpu_counts.sum())
 
 
-def _searched(corners: _Corners) -> tuple[_Point, Floats] | None:
-    """The point from which no edge leads down, and the amounts there."""
+def _searched(corners: _Corners) -> _Point | None:
+    """The point from which no edge leads down."""
     T = len(corners.gpu_counts)
     at = _Point(np.zeros(T), corners.gain.argmax(axis=1), [], list(range(T)))
     for _ in range(STEPS_MAX):
-        amount = at.amounts(corners)
-        leaving = _leaving(at, amount, corners.gpu_counts)
+        leaving = _leaving(at, at.amounts(corners), corners.gpu_counts)
         if leaving < 0:
-            return at, amount
+            return at
         direction = np.linalg.solve(at.rows(corners), (np.arange(T) == leaving).astype(np.float64))
         at.release(leaving)
         if not _gone(corners, at, direction):
@@ -133,41 +126,47 @@ def _searched(corners: _Corners) -> tuple[_Point, Floats] | None:
     return None
 
 
-def _searched_compiled(corners: _Corners, kernels: ModuleType) -> tuple[_Point, Floats] | None:
-    """The same as `_searched`."""
-    W, load = corners.gpu_counts.copy(), corners.load  # a copy is writable: kernels compile for one type
-    T = len(W)
-    price, best, units = np.zeros(T), corners.gain.argmax(axis=1), np.eye(T)
-    tie, free = np.zeros((T + 1, 2), dtype=np.int64), np.arange(T + 1)
-    kinks = np.array([0, T])  # ties, and free types
-    spare, rows = np.empty(T), np.empty((T, T))
-    for _ in range(STEPS_MAX):
-        kernels.spare(load, best, W, spare)
-        kernels.constants(load, best, tie, free, kinks, rows)
-        amount: Floats = spare[free[:T]]
-        if kinks[0]:
-            amount = np.asarray(np.linalg.solve(rows.T, spare), dtype=np.float64)
-        leaving = kernels.leaving(amount, W, best, tie, free, kinks)
-        if leaving < 0:
-            ties, frees = kinks.tolist()
-            return _Point(price, best, list(map(tuple, tie[:ties].tolist())), free[:frees].tolist()), amount
-        kernels.constants(load, best, tie, free, kinks, rows)
-        direction = np.linalg.solve(rows, units[leaving])
-        kernels.release(leaving, tie, free, kinks)
-        kernels.spare(load, best, W, spare)
-        value, speed = corners.value(price), -(load @ direction)
-        if not kernels.go(value, speed, direction, float(spare @ direction), best, tie, free, kinks, price):
-            return None
-    return None
-
-
-def _compiled_corners(table: Table, floor: Floats, kernels: ModuleType) -> _Corners:
-    """The same as `_corners`."""
-    K, T = table.rate.shape
+def _by_kernels(table: Table, floor: Floats, kernels: ModuleType) -> Mix | None:
+    """The same answer by compiled loops."""
+    (K, T), W = table.rate.shape, table.gpu_counts.copy()  # a copy is writable: kernels compile for one type
     low, high, _, _ = _pairs(T)
-    gain, time, load = np.empty((K, len(low))), np.zeros((K, len(low), T)), np.empty((K, len(low), T))
-    kernels.corners(table.rate, table.gain, table.count, table.load, floor, low, high, gain, time, load)
-    return _Corners(gain, time, load, table.gpu_counts)
+    gain, corner_time, load = np.empty((K, len(low))), np.zeros((K, len(low), T)), np.empty((K, len(low), T))
+    kernels.corners(table.rate, table.gain, table.count, table.load, floor, low, high, gain, corner_time, load)
+    best, tie, free, kinks = gain.argmax(axis=1), np.zeros((T + 1, 2), np.int64), np.arange(T + 1), np.array([0, T])
+    if np.isneginf(gain[np.arange(K), best]).any():
+        return None
+    spare, rows = np.empty(T), np.empty((T, T))
+    if not _is_found(kernels, gain, load, W, best, tie, free, kinks, spare, rows):
+        return None
+    ties, frees = kinks.tolist()
+    k, v = tie[:ties].T
+    amount, price = _determined(rows, spare, gain[k, v] - gain[k, best[k]], free[:frees])
+    time, steepness = np.empty((K, T)), np.empty(K)
+    is_sure = kernels.settled(
+        table.rate, table.gain, table.gpus, low, high, gain, corner_time, load, best, tie, ties, amount, price, _SURE,
+        time, steepness,
+    )  # fmt: skip
+    return _unique(Mix(time, steepness, price, 0.0, False, is_sure), k.tolist(), free[:frees], amount, W)
+
+
+def _is_found(
+    kernels: ModuleType, gain: Floats, load: Floats, gpu_counts: Floats, best: Ints, tie: Ints, free: Ints,
+    kinks: Ints, spare: Floats, rows: Floats,
+) -> bool:  # fmt: skip
+    """Whether there is a point from which no edge leads down. Sets its kinks, and what is constant there."""
+    T = len(gpu_counts)
+    price, units = np.zeros(T), np.eye(T)
+    for _ in range(STEPS_MAX):
+        kernels.balance(load, gpu_counts, best, tie, free, kinks, spare, rows)
+        amount = np.linalg.solve(rows.T, spare) if kinks[0] else spare[free[:T]]
+        row = kernels.leave(amount, load, gpu_counts, best, tie, free, kinks, spare, rows)
+        if row < 0:
+            return True
+        direction = np.linalg.solve(rows, units[row])
+        value, speed = gain - load @ price, -(load @ direction)
+        if not kernels.go(value, speed, direction, float(spare @ direction), best, tie, free, kinks, price):
+            return False
+    return False
 
 
 def _corners(table: Table, floor: Floats) -> _Corners:
@@ -257,30 +256,45 @@ def _gone(corners: _Corners, at: _Point, direction: Floats) -> bool:
     return True
 
 
-def _settled(table: Table, corners: _Corners, at: _Point, amount: Floats) -> Mix:
+def _determined(rows: Floats, spare: Floats, dearer: Floats, free: Ints) -> tuple[Floats, Floats]:
+    """Amounts and prices, (T,), of the kinks with these rows, gains of the ties' second corners, and free types."""
+    if not len(dearer):
+        return spare[free], np.zeros(len(spare))
+    amount = np.asarray(np.linalg.solve(rows.T, spare), dtype=np.float64)
+    price: Floats = np.maximum(np.linalg.solve(rows, np.append(dearer, np.zeros(len(free)))), 0.0)
+    price[free] = 0.0
+    return amount, price
+
+
+def _settled(table: Table, corners: _Corners, at: _Point) -> Mix:
     """The answer at a point from which no edge leads down."""
-    classes, price = np.arange(len(at.best)), np.zeros(len(at.price))
-    if at.ties:
-        dearer = [corners.gain[k, v] - corners.gain[k, at.best[k]] for k, v in at.ties]
-        price = np.maximum(np.linalg.solve(at.rows(corners), np.array(dearer + [0.0] * len(at.free))), 0.0)
-        price[at.free] = 0.0
+    classes, free = np.arange(len(at.best)), np.array(at.free, dtype=np.int64)
+    dearer = np.array([corners.gain[k, v] - corners.gain[k, at.best[k]] for k, v in at.ties])
+    amount, price = _determined(at.rows(corners), at.spare(corners), dearer, free)
     value = corners.value(price)
     ahead = value[classes, at.best]
     value[classes, at.best] = -np.inf
-    time, rest = corners.time[classes, at.best], dict.fromkeys((k for k, _ in at.ties), 1.0)
-    parts = amount[: len(at.ties)].tolist()
-    for (k, v), part in zip(at.ties, parts, strict=True):
+    time = corners.time[classes, at.best]
+    for (k, v), part in zip(at.ties, amount.tolist(), strict=False):
         value[k, v] = -np.inf
         time[k] += part * (corners.time[k, v] - corners.time[k, at.best[k]])
-        rest[k] -= part
     dearest = np.abs(ahead) + corners.load[classes, at.best] @ price
-    priced = [t for t in range(len(price)) if t not in at.free]
-    has_unique_times = bool((ahead - value.max(axis=1) > _SURE * dearest).all())
-    has_unique_times &= bool((price[priced] > _SURE * price.max()).all())
-    is_unique = has_unique_times and min([*parts, *rest.values()], default=1.0) > _SURE
-    is_unique &= bool((amount[len(at.ties) :] > _SURE * corners.gpu_counts[at.free]).all())
-    steepness = _steepness(table, at.best, price)
-    return Mix(np.maximum(time, 0.0), steepness, price, 0.0, is_unique, has_unique_times)
+    is_sure = bool((ahead - value.max(axis=1) > _SURE * dearest).all())
+    mix = Mix(np.maximum(time, 0.0), _steepness(table, at.best, price), price, 0.0, False, is_sure)
+    return _unique(mix, [k for k, _ in at.ties], free, amount, corners.gpu_counts)
+
+
+def _unique(mix: Mix, tied: list[int], free: Ints, amount: Floats, gpu_counts: Floats) -> Mix:
+    """The mix with whether it is unique, if it says of the corners that are not tied whether they are."""
+    parts, rest, prices = amount.tolist(), dict.fromkeys(tied, 1.0), mix.price.tolist()
+    for k, part in zip(tied, parts, strict=False):
+        rest[k] -= part
+    least, frees = _SURE * max(prices), set(free.tolist())
+    has_unique_times = mix.has_unique_times and all(p > least for t, p in enumerate(prices) if t not in frees)
+    is_unique = has_unique_times and min([*parts[: len(tied)], *rest.values()], default=1.0) > _SURE
+    left = zip(parts[len(tied) :], free.tolist(), strict=True)
+    is_unique = is_unique and all(part > _SURE * float(gpu_counts[t]) for part, t in left)
+    return replace(mix, is_unique=is_unique, has_unique_times=has_unique_times)
 
 
 def _steepness(table: Table, best: Ints, price: Floats) -> Floats:
