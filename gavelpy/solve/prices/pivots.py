@@ -285,7 +285,7 @@ def _settled(table: Table, corners: _Corners, at: _Point) -> Mix:
 
 
 def _unique(mix: Mix, tied: list[int], free: Ints, amount: Floats, gpu_counts: Floats) -> Mix:
-    """The mix with whether it is unique, if it says of the corners that are not tied whether they are."""
+    """The mix with its `is_unique`, from whether the corners that are not tied are unique (its `has_unique_times`)."""
     parts, rest, prices = amount.tolist(), dict.fromkeys(tied, 1.0), mix.price.tolist()
     for k, part in zip(tied, parts, strict=False):
         rest[k] -= part
