@@ -193,7 +193,7 @@ PoliciesOption = Annotated[
         autocompletion=complete_policy,
         rich_help_panel=_POLICIES,
         help="Policies to run; see `gavel policies`. Parameters follow a colon (shortest_job_first:by=total); the "
-        "suffix @blind hides GPU types from the policy.",
+        "suffix @blind hides GPU types from the policy. FILE.py:CLASS is a policy of your own.",
     ),
 ]
 BlindOption = Annotated[
@@ -313,7 +313,10 @@ ProblemArgument = Annotated[
     Path, typer.Argument(metavar="PROBLEM.json", help="Problem file; its fields are in docs/traces.md.")
 ]
 PolicyOption = Annotated[
-    str, typer.Option(metavar="NAME", autocompletion=complete_policy, help="Policy; see `gavel policies`.")
+    str,
+    typer.Option(
+        metavar="NAME", autocompletion=complete_policy, help="Policy; see `gavel policies`, or FILE.py:CLASS."
+    ),
 ]
 BlindViewOption = Annotated[
     str,

@@ -138,6 +138,7 @@ def simulate(
     \b
     Examples:
       gavel simulate trace.csv --cluster v100:36,k80:36 --policy fifo,las
+      gavel simulate trace.csv --cluster v100:36,k80:36 --policy ./mine.py:HighestThroughput,las
       gavel simulate --generate 300 --rate-per-h 12 --report report.html
       gavel simulate gavel.trace --throughputs gavel.json --preset gavel-osdi20
       gavel simulate gavel.trace --throughputs gavel.json --packing --estimate

@@ -1,6 +1,6 @@
 """What a policy is: its protocol, the properties that it may guarantee, the registry by name, and shared helpers.
 
-Built-in and plug-in policies register in the entry point group `gavelpy.policies`.
+Built-in and plug-in policies register in the entry point group `gavelpy.policies`; others are named by their file.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from gavelpy.model.allocation import Allocation, Certificate
 from gavelpy.model.arrays import Floats
 from gavelpy.model.explanation import Goal
 from gavelpy.model.problem import AllocationProblem
+from gavelpy.policies.policy_file import class_in_file, is_in_file, split_name
 from gavelpy.solve.solver import Solver
 
 
@@ -237,11 +238,17 @@ BLIND_SUFFIX = "@blind"
 
 
 def policy_named(name: str, **parameters: Any) -> Policy:  # Any: a policy's hyper-parameters are its own
-    """The policy with this name or alias and these hyper-parameters. Raises InvalidInput, which lists known names."""
+    """The policy with this name, alias or FILE.py:CLASS, and these hyper-parameters.
+
+    Raises InvalidInput, which lists known names.
+    """
     known = _entry_points()
-    if name not in known:
-        raise InvalidInput(f"policy must be one of {', '.join(sorted(known))}, got {name!r}")
-    policy_class = known[name].load()
+    if is_in_file(name):
+        policy_class = class_in_file(name)
+    elif name in known:
+        policy_class = known[name].load()
+    else:
+        raise InvalidInput(f"policy must be one of {', '.join(sorted(known))}, or FILE.py:CLASS, got {name!r}")
     if is_dataclass(policy_class):
         _check_parameters(name, [field.name for field in fields(policy_class) if field.init], parameters)
     try:
@@ -262,12 +269,17 @@ def _check_parameters(name: str, allowed: list[str], given: Mapping[str, object]
 def policy_from(text: str) -> Policy:
     """The policy of `name` or `name:parameter=value:...`; values that look like numbers are numbers.
 
+    The name may be FILE.py:CLASS.
+
     >>> policy_from("shortest_job_first:by=total").by
     'total'
     """
-    name, *settings = text.split(":")
+    name, colon, settings = text.partition(":")
+    if is_in_file(text):
+        name, settings = split_name(text)
+        colon = settings and ":"
     parameters: dict[str, float | str] = {}
-    for setting in settings:
+    for setting in settings.split(":") if colon else ():
         parameter, equals, value = setting.partition("=")
         if not (parameter and equals and value) or parameter in parameters:
             raise InvalidInput(f"policy must look like name:parameter=value, each parameter once, got {text!r}")

@@ -44,16 +44,7 @@ def surroundings(page: Path) -> dict[str, Any]:
     return names
 
 
-_POLICY_IMPORTS = """
-from dataclasses import dataclass
-from typing import ClassVar
-import numpy as np
-from gavelpy import Allocation, AllocationProblem
-from gavelpy.policies.min_cost import MinCost
-from gavelpy.solve.ladder import solve
-from gavelpy.solve.objective import MaxSum
-from gavelpy.solve.solver import Solver
-"""
+_POLICY_IMPORTS = "from gavelpy.policies.min_cost import MinCost"
 _TRAINING = """
 import torch
 Model = lambda: torch.nn.Linear(2, 1)

@@ -25,6 +25,7 @@ from gavelpy.mechanism.settings import (
     settings_values,
 )
 from gavelpy.policies.base import Policy, policy_named, uses_deadlines, varies_with_time
+from gavelpy.policies.policy_file import is_in_file
 from gavelpy.runtime.daemon.config_sections import (
     JobSettings,
     LimitSettings,
@@ -230,10 +231,12 @@ def _mechanism(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_policy(source: _Source, settings: PolicySettings) -> None:
     """Raises InvalidInput for an unknown policy or unknown parameters."""
+    if is_in_file(settings.name) and not Path(settings.name).is_absolute():
+        raise source.complaint("policy", "name", f"policy.name must have an absolute path, got {settings.name!r}")
     try:
         policy_named(settings.name)
     except InvalidInput as error:
-        raise source.complaint("policy", "name", f"policy.name: {error.args[0]}") from None
+        raise source.complaint("policy", "name", f"policy.name: {error}") from None
     try:
         policy_named(settings.name, **settings.parameters)
     except InvalidInput as error:

@@ -93,6 +93,8 @@ def test_every_section_is_read() -> None:
         (LEAST + 'http_listen = "here"\n', "f.toml:3: scheduler.http_listen must be HOST:PORT .* got 'here'"),
         (LEAST + 'journal = "mysql://a:secret@b"\n', "f.toml:3: scheduler.journal must begin with .* got 'mysql'$"),
         (LEAST + '[policy]\nname = "nosuch"\n', "f.toml:4: policy.name: policy must be one of allox, .* got 'nosuch'"),
+        (LEAST + '[policy]\nname = "mine.py:A"\n', "f.toml:4: policy.name must have an absolute path, got 'mine.py:A'"),
+        (LEAST + '[policy]\nname = "/nosuch/a.py:A"\n', "f.toml:4: policy.name: /nosuch/a.py: .* cannot be read"),
         (
             LEAST + '[policy]\nname = "fifo"\nparameters = { colour = 1 }\n',
             "f.toml:5: policy.parameters: policy 'fifo' has no parameter",

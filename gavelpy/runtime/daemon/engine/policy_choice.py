@@ -12,6 +12,7 @@ from gavelpy.mechanism.events import PolicyChanged
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.problem import BlindView
 from gavelpy.policies.base import Policy, planned_over_rounds, policy_named
+from gavelpy.policies.policy_file import is_in_file
 from gavelpy.simulator.settings import Costs
 
 TURN_S = Costs().turn_s  # cost of a start and a stop of a job, for policies that plan with it
@@ -38,7 +39,12 @@ class PolicyChoice:
         return cls(name, json.dumps(_arguments(parameters), sort_keys=True), blind, throughputs_file)
 
     def changed(self, name: str, parameters: str) -> PolicyChoice:
-        """Another policy (with its defaults unless parameters are given), or the same with other parameters."""
+        """Another policy (with its defaults unless parameters are given), or the same with other parameters.
+
+        Clients name it, so it must not be in a file, which would be executed.
+        """
+        if is_in_file(name):
+            raise InvalidInput(f"a policy in a file must be named in the scheduler's configuration, got {name!r}")
         wanted = parameters or ("{}" if name else self.parameters)
         return self.of(name or self.name, wanted, self.blind).over(self)
 

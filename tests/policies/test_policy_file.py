@@ -1,0 +1,120 @@
+"""Policies in files: FILE.py:CLASS on the command line and in the scheduler's configuration."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from gavelpy.errors import InvalidInput
+from gavelpy.policies.base import Policy, PolicyRun, policy_from, policy_named
+from gavelpy.policies.contract import CHECKS, problems
+from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
+from tests.conftest import PROJECT
+
+FILE = """
+from __future__ import annotations
+from dataclasses import dataclass
+from typing import ClassVar
+from gavelpy.policies.isolated import Isolated
+
+@dataclass(frozen=True)
+class Mine:
+    least: float = 0.5
+    how: str = "x"
+    name: ClassVar[str] = "mine"
+    summary: ClassVar[str] = "As isolated."
+    fills_leftover: ClassVar[bool] = True
+
+    def allocate(self, problem, solver=None):
+        return Isolated().allocate(problem)
+
+class Lacking:
+    name = "lacking"
+    fills_leftover = True
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(FILE, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def of_the_page(tmp_path: Path) -> Policy:
+    """The policy of docs/policies.md, whose block is a whole file."""
+    page = (PROJECT / "docs/policies.md").read_text(encoding="utf-8")
+    path = tmp_path / "page.py"
+    path.write_text(re.findall(r"^```python\n(from dataclasses.*?)^```", page, re.MULTILINE | re.DOTALL)[0], "utf-8")
+    return policy_named(f"{path}:HighestThroughput")
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_the_file_of_the_page_keeps_the_contract(check, of_the_page: Policy) -> None:  # type: ignore[no-untyped-def]
+    check(of_the_page, problems(seed=0)["random"])
+
+
+def test_parameters_follow_the_class(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+
+    policy = policy_from("./mine.py:Mine:least=0.25:how=y")
+
+    assert (policy.name, policy.least, policy.how) == ("mine", 0.25, "y")  # type: ignore[attr-defined]
+    assert PolicyRun.parse("mine.py:Mine@blind") == PolicyRun("mine.py:Mine", blind=True)
+
+
+def test_a_changed_file_is_read_again(file: Path) -> None:
+    before = policy_named(f"{file}:Mine")
+    file.write_text(FILE.replace("0.5", "0.75"), encoding="utf-8")
+    os.utime(file, ns=(1, 1))
+
+    assert (before.least, policy_named(f"{file}:Mine").least) == (0.5, 0.75)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("mine.py", r"must look like FILE.py:CLASS:parameter=value, got 'mine.py'"),
+        ("mine.py:least=1", r"must look like FILE.py:CLASS"),
+        ("mine.py:Mine:least", r"each parameter once, got 'mine.py:Mine:least'"),
+        ("mine.py:Mine:most=1", r"policy 'mine.py:Mine' has no parameter 'most'; its parameters are least, how"),
+        ("mine.py:Theirs", r"^mine.py: the file of policy 'mine.py:Theirs' must define the class Theirs"),
+        ("mine.py:Lacking", r"must have name, summary, fills_leftover, allocate, but lacks summary, allocate"),
+        ("yours.py:Mine", r"^yours.py: the file of policy 'yours.py:Mine' cannot be read: No such file"),
+    ],
+)
+def test_a_wrong_name_is_refused(name: str, error: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+
+    with pytest.raises(InvalidInput, match=error):
+        policy_from(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("x = 1\nimport nosuch\n", r"broken.py:2: .*ModuleNotFoundError: No module named 'nosuch'"),
+        ("x = 1\n\nclass (:\n", r"broken.py:3: .*SyntaxError"),
+        ("def f():\n    return 1 / 0\nf()\n", r"broken.py:2: .*ZeroDivisionError"),
+    ],
+)
+def test_a_broken_file_is_refused_with_its_line(text: str, error: str, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(text, encoding="utf-8")
+
+    with pytest.raises(InvalidInput) as caught:
+        policy_named(f"{tmp_path}/broken.py:Mine")
+
+    assert re.search(error, str(caught.value))
+
+
+def test_clients_of_the_scheduler_name_no_files(file: Path) -> None:
+    configured = PolicyChoice.of(f"{file}:Mine", '{"least": 0.25}')
+
+    assert configured.policy == policy_named(f"{file}:Mine", least=0.25)
+    assert configured.changed("", '{"least": 0.75}').arguments == {"least": 0.75}
+    with pytest.raises(InvalidInput, match="must be named in the scheduler's configuration"):
+        configured.changed(f"{file}:Mine", "")
