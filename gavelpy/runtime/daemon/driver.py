@@ -262,12 +262,13 @@ class Driver:
         return ready
 
     async def _split(self, batch: list[_Entry], refusal: InvalidInput) -> None:
-        """The journal refused a batch and wrote none of it: commits each entry separately."""
+        """The journal refused a batch and wrote none of it: commits its halves, down to the entries that it refuses."""
         if len(batch) == 1:
             _resolve(batch[0], refusal, 0)
             return
-        for entry in batch:
-            await self._commit([entry])
+        middle = len(batch) // 2
+        for half in (batch[:middle], batch[middle:]):
+            await self._commit(half)
 
     async def _apply(self, part: _Ready, now_s: float) -> None:
         refused: InvalidInput | None = None

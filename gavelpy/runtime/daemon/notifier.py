@@ -45,6 +45,7 @@ FIRST_RETRY_S: Final = 5.0
 RETRY_S_MAX: Final = 3_600.0
 GIVE_UP_S: Final = 86_400.0
 LOOK_EVERY_S: Final = 30.0
+LOOK_APART_S: Final = 0.1
 _TRY_AGAIN = frozenset({408, 425, 429})  # other statuses of 400 to 499 are final
 _DETAIL_MAX = 300
 
@@ -108,7 +109,8 @@ class Notifier:
                     await self._store()
                     continue
                 next_s = min((one.due_s for one in self._pending), default=float("inf")) - scheduler.now_s()
-                await scheduler.wait_changed(version, max(0.1, min(next_s, LOOK_EVERY_S)))
+                await scheduler.wait_changed(version, max(LOOK_APART_S, min(next_s, LOOK_EVERY_S)))
+                await asyncio.sleep(LOOK_APART_S)  # many changes are one look
         except GavelError as error:  # the journal is closed: the scheduler stops
             logger.info("notifications end", extra={"detail": str(error)[:_DETAIL_MAX]})
         finally:

@@ -65,19 +65,24 @@ class Submissions:
         if not key:
             return await self._submit(specs, key, owner, "")
         digest = digest_of(specs)
-        if (under_way := self._under_way.get((owner, key))) is not None:
+        while (under_way := self._under_way.get((owner, key))) is not None:
             await asyncio.wait([under_way])
-        known = await self._scheduler.read_journal(lambda store: store.submission(owner, key))
-        if known is not None:
-            return _again(known, digest)
-        if (owner, key) in self._under_way:  # another caller was first
-            return await self.submit(specs, key, owner)
+            if (known := await self._known(owner, key)) is not None:
+                return _again(known, digest)
         future = self._under_way[owner, key] = asyncio.get_running_loop().create_future()
         try:
             return await self._submit(specs, key, owner, digest)
+        except (InvalidInput, LimitReached):  # the journal refuses a known key; its jobs may also be what is refused
+            if (known := await self._known(owner, key)) is None:
+                raise
+            return _again(known, digest)
         finally:
             del self._under_way[owner, key]
             future.cancel()
+
+    async def _known(self, owner: str, key: str) -> Submission | None:
+        """The submission of a key; None if its owner has not used the key."""
+        return await self._scheduler.read_journal(lambda store: store.submission(owner, key))
 
     async def _submit(self, specs: Sequence[JobSpec], key: str, owner: str, digest: str) -> Submitted:
         self._check_room(len(specs))

@@ -12,7 +12,15 @@ import grpc
 import grpc.aio
 
 from gavelpy.runtime.security.identity import Refusal, caller
-from gavelpy.runtime.security.interceptor import OPEN, Context, Handler, behaviour_of, with_behaviour, written
+from gavelpy.runtime.security.interceptor import (
+    OPEN,
+    Context,
+    Handler,
+    Wrapped,
+    behaviour_of,
+    with_behaviour,
+    written,
+)
 
 _AGENTS = "/gavelpy.v1.AgentService/"
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Handler]]
@@ -35,6 +43,7 @@ class Budgets(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._under_way: Counter[tuple[str, str]] = Counter()  # by limit, and user or address
+        self._wrapped = Wrapped(self._counted)
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
@@ -44,6 +53,9 @@ class Budgets(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic 
         method = handler_call_details.method
         if handler is None or method.startswith(_AGENTS):
             return handler
+        return self._wrapped.of(handler, method)
+
+    def _counted(self, handler: Handler, method: str) -> Handler:
         counted = self._counted_stream if handler.response_streaming else self._counted_call
         return with_behaviour(handler, counted(behaviour_of(handler), method))
 

@@ -169,6 +169,21 @@ class OpenStreams:
             stream.cut.set()
 
 
+class Wrapped:
+    """The handlers of methods, wrapped once instead of at each call. `wrap`: arguments are a handler and its method."""
+
+    def __init__(self, wrap: Callable[[Handler, str], Handler]) -> None:
+        self._wrap = wrap
+        self._known: dict[str, tuple[Handler, Handler]] = {}  # by method: as given and as wrapped
+
+    def of(self, handler: Handler, method: str) -> Handler:
+        """The wrapped handler."""
+        known = self._known.get(method)
+        if known is None or known[0] is not handler:
+            known = self._known[method] = handler, self._wrap(handler, method)
+        return known[1]
+
+
 def behaviour_of(handler: Any) -> Any:  # Any: its stubs lack asyncio servers
     """The function of a handler, of any kind of call."""
     return handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream

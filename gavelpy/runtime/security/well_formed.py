@@ -28,7 +28,7 @@ from gavelpy.errors import (
     Stopping,
 )
 from gavelpy.runtime.security.identity import Refusal
-from gavelpy.runtime.security.interceptor import Continuation, Handler, behaviour_of, with_behaviour
+from gavelpy.runtime.security.interceptor import Continuation, Handler, Wrapped, behaviour_of, with_behaviour
 
 OURS = "/gavelpy."
 JOURNAL_GONE = (
@@ -51,6 +51,9 @@ class _Malformed:
 class WellFormed(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
     """Wraps the handlers of gavelpy's services."""
 
+    def __init__(self) -> None:
+        self._known = Wrapped(lambda handler, _: _wrapped(handler))
+
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler:
@@ -58,7 +61,7 @@ class WellFormed(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
         handler = await continuation(handler_call_details)
         if handler is None or not handler_call_details.method.startswith(OURS):
             return handler
-        return _wrapped(handler)
+        return self._known.of(handler, handler_call_details.method)
 
 
 def status_of(error: GavelError) -> grpc.StatusCode:

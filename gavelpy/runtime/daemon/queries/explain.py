@@ -18,9 +18,10 @@ from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.view import account
 from gavelpy.mechanism.windows import check_reservations
 from gavelpy.model.job import JobId, JobSpec
-from gavelpy.policies.base import Policy, ProblemInput, uses_of
+from gavelpy.policies.base import ProblemInput, uses_of
 from gavelpy.runtime.checkpoint_directory import newest
 from gavelpy.runtime.daemon.engine.forecast import Expected, Forecaster, Outlook, Outlooks
+from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
 from gavelpy.runtime.daemon.job_history import full_id, name_of
 from gavelpy.runtime.daemon.queries.jobs import JobQueries, JobStatus, as_described
 from gavelpy.runtime.lease_files import lease_checkpoints, step_name
@@ -285,23 +286,23 @@ def submission_note(spec: JobSpec, asked: JobSpec, scheduler: Scheduler) -> str:
         notes.append(f"it runs for at most {spec.time_s:g} s, the default here; --time sets another limit")
     if spec.stall_s and not asked.stall_s:
         notes.append(f"it ends after {spec.stall_s:g} s without progress, the default here; --stall sets another limit")
-    if unused := _not_used(spec, scheduler.choice.policy):
+    if unused := _not_used(spec, scheduler.choice):
         notes.append(f"the policy {scheduler.choice.name} does not use {unused} (`gavel policies`)")
     if spec.software.image and not any(node.hello.runs_images for node in scheduler.nodes):
         notes.append("no node that is up runs containers (`gavel nodes`), so the job waits for one")
     return "; ".join(filter(None, notes))
 
 
-def _not_used(spec: JobSpec, policy: Policy) -> str:
+def _not_used(spec: JobSpec, choice: PolicyChoice) -> str:
     """What a job requests and the policy does not use, in words; empty = nothing, or it is not known."""
     requests = {
         ProblemInput.WEIGHT: spec.weight != 1.0,
         ProblemInput.ENTITY: bool(spec.entity),
         ProblemInput.DEADLINE: math.isfinite(spec.deadline_s),
     }
-    uses = uses_of(policy)
-    unused = [each.in_words for each, given in requests.items() if given and uses is not None and each not in uses]
-    return " and ".join(unused)
+    asked = [each for each, given in requests.items() if given]
+    uses = uses_of(choice.policy) if asked else None
+    return " and ".join(each.in_words for each in asked if uses is not None and each not in uses)
 
 
 def _forecast(expected: Expected, why_not: str) -> JobForecast:
