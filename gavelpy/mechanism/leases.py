@@ -162,6 +162,7 @@ class _NodesByRoom:
 
 
 NOT_RUNNING_S = -1.0
+_NO_OFFSETS: Ints = np.zeros(1, dtype=np.int64)
 
 
 class LeaseBook:
@@ -218,7 +219,7 @@ class LeaseBook:
             same = same[np.array(may_stay, dtype=np.bool_)]
         if not pool.usable.all():
             same = same[~np.isin(same, pool.jobs_holding(~pool.usable))]
-        if (partner >= 0).any() or (jobs.partner[same] >= 0).any():
+        if jobs.pairs.count and ((partner >= 0).any() or (jobs.partner[same] >= 0).any()):
             same = self._one_of_each(same, rows, partner)
         return np.sort(same)
 
@@ -240,8 +241,9 @@ class LeaseBook:
 
         `sets`: the GPUs that jobs may use; None = all.
         """
-        jobs, pool = self.jobs, self.pool
-        revoked = jobs.lease[leaving]
+        jobs, pool, revoked = self.jobs, self.pool, self.jobs.lease[leaving]
+        if not len(leaving) and not len(chosen.jobs):
+            return revoked, revoked, _NO_OFFSETS, revoked
         taken = [jobs.gpus_held(row).copy() for row in leaving.tolist()] if jobs.rank[leaving].any() else []
         self.revoke(leaving, now_s)
         rows, domains, partner = chosen
@@ -274,6 +276,8 @@ class LeaseBook:
     def _is_second(self, chosen: Chosen) -> Bools:
         """Whether each chosen job uses GPUs that its partner has or gets in the same plan, (K,)."""
         rows, _, partner = chosen
+        if not self.jobs.pairs.count:
+            return np.zeros(len(rows), dtype=np.bool_)
         comes_too = self.jobs.marks(rows)[partner]
         return np.asarray((partner >= 0) & (~comes_too | (partner < rows)))
 

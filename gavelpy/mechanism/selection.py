@@ -31,6 +31,10 @@ class Chosen(NamedTuple):
     domains: Ints  # (K,) of their GPUs
     partner: Ints  # (K,) the co-located job, -1 = none
 
+    def among(self, wanted: Bools) -> Chosen:
+        """Those of these jobs that are wanted (K,)."""
+        return Chosen(self.jobs[wanted], self.domains[wanted], self.partner[wanted])
+
 
 class Reserved(NamedTuple):
     """GPUs that a job may take only if it can be preempted, or if they are reserved for the job itself."""

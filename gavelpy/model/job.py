@@ -299,6 +299,11 @@ def restored_specs(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[
     return specs
 
 
+def lost_spec(serial: int) -> JobSpec:
+    """Placeholder for a job with a lost description."""
+    return JobSpec(JobId(f"job-{serial}"), 1.0)
+
+
 @dataclass(frozen=True, eq=False)
 class Trace:
     """Jobs in order of arrival."""
