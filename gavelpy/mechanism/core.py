@@ -11,6 +11,7 @@ Time is an argument and never goes back. The core does not depend on the policy,
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import assert_never
 
 import numpy as np
@@ -77,14 +78,15 @@ from gavelpy.mechanism.view import CoreView, view_of
 from gavelpy.model.arrays import Bools, Ints
 
 NEVER_S = math.inf
+Check = Callable[["SchedulerCore", Event], None]
 _KEEPS_NOTHING = (JobSubmitted, ProgressReported, ThroughputEstimated, PriceChanged, PolicyChanged, JobAnnotated)
 
 
 class SchedulerCore:
-    """The scheduler's state. Shells call `handle`, and send WakeupDue at `wakeup_s`."""
+    """The scheduler's state. Shells call `handle`, and send WakeupDue at `wakeup_s`. `check` validates their events."""
 
-    def __init__(self, settings: MechanismSettings | None = None) -> None:
-        self.settings = settings or MechanismSettings()
+    def __init__(self, settings: MechanismSettings | None = None, check: Check = accept.check) -> None:
+        self.settings, self._check = settings or MechanismSettings(), check
         self.pool = GpuPool()
         self.jobs = JobTable(type_count=0)
         self.leases = LeaseBook(self.jobs, self.pool)
@@ -112,7 +114,7 @@ class SchedulerCore:
         Raises InvalidInput, and changes nothing, if the event is invalid: see `accept`.
         """
         assert now_s >= self.now_s, f"time went back from {self.now_s} to {now_s}"
-        accept.check(self, event)
+        self._check(self, event)
         self.now_s, self.unmet_jobs = now_s, []
         commands = self._apply(event, now_s)
         if self.jobs.ended_blockers:
@@ -200,12 +202,10 @@ class SchedulerCore:
         """Whether a plan may choose a job: its rate is positive on a type with enough GPUs, and it is not pinned."""
         open_gpus = self.exempt.open_gpus
         can_run = priority_classes.can_run_in_class(self.jobs, self.pool, self.settings, rows, open_gpus)
-        is_able: Bools = can_run.any(axis=1)
+        is_able: Bools = np.asarray(can_run.any(axis=1))
         if len(fixed := self._fixed):
             is_able &= ~np.isin(rows, fixed)
-        if self.jobs.any_gated:
-            is_able &= non_preemptible.may_begin(self.jobs, rows, self.now_s)
-        return is_able
+        return is_able & non_preemptible.may_begin(self.jobs, rows, self.now_s) if self.jobs.any_gated else is_able
 
     def view(self) -> CoreView:
         """A read-only view for shells, queries and reports."""

@@ -181,15 +181,21 @@ class JobTable:
 
     def change(self, rows: Ints, fact: JobFact) -> None:
         """Moves jobs along the lifecycle table."""
+        if not len(rows):
+            return
         self.state[rows] = states_after(self.state[rows], fact)
-        self._leased = None
         if fact in (JobFact.FINISHED, JobFact.CANCELLED, JobFact.GIVEN_UP):
-            self._active = None
+            self._active = self._leased = None
             if self.dependents:
                 self.ended_blockers += [row for row in rows.tolist() if row in self.dependents]
             for kept in (self.limited, self.featured, self.booked, self.lost_leases, self.loss_nodes):
                 for row in rows.tolist() if kept else ():
                     kept.pop(row, None)
+
+    def set_leases(self, rows: Ints, leases: Ints | int) -> None:
+        """Sets the serials of leases that these jobs have, granted or running; -1 = none."""
+        self.lease[rows] = leases
+        self._leased = None
 
     @property
     def active(self) -> Ints:
@@ -209,7 +215,7 @@ class JobTable:
 
     @property
     def leased(self) -> Ints:
-        """Serials of jobs with a lease granted or running, ascending; `lease` changes together with `state`."""
+        """Serials of jobs with a lease granted or running, ascending."""
         if self._leased is None:
             active = self.active
             self._leased = active[self.lease[active] >= 0]

@@ -72,7 +72,7 @@ def select_global(
     left = free.copy()
     slots = gpu_type if domains is None else domains.slots(rows)[local, gpu_type]
     chosen = take(pairs[order], slots[order], jobs.gpus, left, domains, reserved)
-    if settings.fill_leftover:
+    if settings.fill_leftover and len(chosen[0]) < len(rows) and left.any():
         rest = rows[~jobs.marks(chosen[0])[rows]]
         chosen = joined(chosen, select_leftover(jobs, rest, left, domains, reserved, settings.move_lag_s))
     return chosen
@@ -288,30 +288,33 @@ def take(
     pairs: Ints, slots: Ints, gpus: Ints, free: Ints, domains: Domains | None, reserved: Reserved | None
 ) -> Selection:
     """Takes GPUs for the jobs of a queue in order, each job at most once; updates `free`."""
-    if domains is None and reserved is None:
-        each, first = np.unique(pairs, return_index=True)
-        needed_in = np.bincount(slots[first], weights=gpus[each], minlength=len(free)).astype(np.int64)
+    if domains is None and reserved is None and len(pairs):
+        place, row = np.arange(len(pairs)), pairs - pairs.min()
+        first_of = np.empty(int(row.max()) + 1, dtype=np.int64)
+        first_of[row[::-1]] = place[::-1]  # of a job's places in the queue, the first is stored last
+        first = first_of[row] == place
+        jobs, found = pairs[first], slots[first]
+        needed_in = np.bincount(found, weights=gpus[jobs], minlength=len(free)).astype(np.int64)
         if (needed_in <= free).all():  # all jobs fit where they would be most urgently
-            first.sort()
             free -= needed_in
-            return pairs[first], slots[first]
+            return jobs, found
     left = _Left(free, domains, reserved)
     total = sum(left.free)
     taken: set[int] = set()
     chosen: list[int] = []
     needed = gpus[pairs].tolist()
-    found: list[int] = slots.tolist()
+    slot_of: list[int] = slots.tolist()
     for position, job in enumerate(pairs.tolist()):
         if total == 0:
             break
         if job in taken:
             continue
-        need, domain = needed[position], found[position]
+        need, domain = needed[position], slot_of[position]
         if left.is_plain:
             if need > left.free[domain]:
                 continue
         else:
-            domain = found[position] = left.find(domain, need, job)
+            domain = slot_of[position] = left.find(domain, need, job)
             if domain == NOT_THERE:
                 continue
         left.take(domain, need, job)
@@ -319,7 +322,7 @@ def take(
         taken.add(job)
         chosen.append(position)
     free[:] = left.free
-    return pairs[chosen], np.array([found[position] for position in chosen], dtype=np.int64)
+    return pairs[chosen], np.array([slot_of[position] for position in chosen], dtype=np.int64)
 
 
 def joined(first: Selection, second: Selection) -> Selection:
