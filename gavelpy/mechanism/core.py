@@ -69,7 +69,6 @@ from gavelpy.mechanism.events import (
 from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook
-from gavelpy.mechanism.lifecycle import NodeState
 from gavelpy.mechanism.planning import Planner
 from gavelpy.mechanism.requests import NONE_OPEN, AllocationRequest, ThroughputRequest
 from gavelpy.mechanism.selection import NONE_CHOSEN, Chosen
@@ -277,8 +276,7 @@ class SchedulerCore:
         if not len(chosen.jobs) and not len(leased):
             self.round_end_s = NEVER_S  # no job can run: no round until the next change
             return []
-        self.round += 1
-        self.round_began_s = self.now_s
+        self.round, self.round_began_s = self.round + 1, self.now_s
         by_type = chosen if pool.shares_checkpoints else chosen._replace(domains=pool.domain_type[chosen.domains])
         self.round_end_s = self.now_s + self.settings.rules.round_length_s(jobs, self.settings, by_type)
         if not self.question.stale and is_by_urgency and planning.is_settled(jobs, self.settings, by_type, exempt):
@@ -368,8 +366,7 @@ class SchedulerCore:
         self.throughput = ThroughputRequest()
         self.throughput.want(self.jobs.unmeasured.tolist())
         self.disturb()
-        states = zip(self.pool.node_ids, self.pool.node_state, strict=True)
-        return [QueryAgent(node) for node, state in states if state is not NodeState.LOST]
+        return [QueryAgent(node) for node in self.pool.present_nodes]
 
     def disturb(self) -> None:
         """Marks the allocation in force as out of date, because jobs or GPUs changed."""

@@ -249,8 +249,7 @@ class LeaseBook:
         rows, domains, partner = chosen
         offsets, gpus = self._placed(chosen, sets)
         granted = np.arange(self.next_lease, self.next_lease + len(rows))
-        self.next_lease += len(rows)
-        self.in_force += len(rows)
+        self.next_lease, self.in_force = self.next_lease + len(rows), self.in_force + len(rows)
         jobs.change(rows, JobFact.GRANTED)
         jobs.set_leases(rows, granted)
         jobs.lease_type[rows] = domains if pool.shares_checkpoints else pool.domain_type[domains]
@@ -264,11 +263,12 @@ class LeaseBook:
         holders = np.repeat(rows, jobs.gpus[rows])
         if jobs.pairs.count:
             second = np.repeat(self._is_second(chosen), jobs.gpus[rows])
-            pool.job[gpus[~second]], pool.beside[gpus[second]] = holders[~second], holders[second]
+            pool.hold(gpus[~second], holders[~second])
+            pool.beside[gpus[second]] = holders[second]
             jobs.partner[rows] = partner
             jobs.partner[partner[partner >= 0]] = rows[partner >= 0]
         else:
-            pool.job[gpus] = holders
+            pool.hold(gpus, holders)
         for k in np.flatnonzero(jobs.gpus[rows] > 1).tolist():
             jobs.gang_gpus[int(rows[k])] = gpus[offsets[k] : offsets[k + 1]]
         if taken:
@@ -338,19 +338,18 @@ class LeaseBook:
         paired = rows[jobs.partner[rows] >= 0] if jobs.pairs.count else rows[:0]
         partners = jobs.partner[paired]
         shared = [jobs.gpus_held(row).copy() for row in paired.tolist()]
-        self.pool.job[jobs.gpu_first[rows]] = NONE
+        self.pool.hold(jobs.gpu_first[rows], NONE)
         for row in rows[jobs.gpus[rows] > 1].tolist():
-            self.pool.job[jobs.gang_gpus.pop(row)] = NONE
+            self.pool.hold(jobs.gang_gpus.pop(row), NONE)
         jobs.set_leases(rows, -1)
-        jobs.lease_type[rows] = jobs.lease_in[rows] = -1
-        jobs.gpu_first[rows] = -1
+        jobs.lease_type[rows] = jobs.lease_in[rows] = jobs.gpu_first[rows] = -1
         jobs.until_s[rows] = 0.0
         jobs.since_s[rows] = NOT_RUNNING_S
         if not len(paired):
             return
         jobs.partner[paired] = jobs.partner[partners] = -1
         for partner, gpus in zip(partners.tolist(), shared, strict=True):
-            self.pool.job[gpus] = partner if jobs.lease[partner] >= 0 else NONE
+            self.pool.hold(gpus, partner if jobs.lease[partner] >= 0 else NONE)
             self.pool.beside[gpus] = NONE
 
 

@@ -141,8 +141,10 @@ class Planner:
 
     def filled(self, waiting: Ints) -> Chosen:
         """Waiting jobs that get free GPUs within a round."""
-        open_gpus = self.free_gpus
-        chosen = self.fill(waiting, self.leases.pool.domain_counts(open_gpus), open_gpus)
+        open_gpus, pool = self.free_gpus, self.leases.pool
+        is_whole = pool.shares_checkpoints and not pool.is_divided
+        free = pool.free_counts if is_whole else pool.domain_counts(open_gpus)
+        chosen = self.fill(waiting, free, open_gpus)
         self.book(chosen)
         return chosen
 

@@ -65,16 +65,19 @@ def select_global(
     `rows` are the jobs that may be chosen, `free` (L,) the GPUs to allocate. Order: priority, owed minus received time,
     share, serial, type.
     """
-    local, gpu_type = np.nonzero(jobs.target[rows] > 0)
-    pairs = rows[local]
-    urgency, lag, share = merit(jobs, pairs, gpu_type, settings)
-    order = np.lexsort((gpu_type, pairs, -share, -lag, -urgency))
+    local, gpu_type = np.nonzero(jobs.target.take(rows, axis=0) > 0)
     left = free.copy()
-    slots = gpu_type if domains is None else domains.slots(rows)[local, gpu_type]
-    chosen = take(pairs[order], slots[order], jobs.gpus, left, domains, reserved)
+    chosen: Selection = rows[:0], rows[:0]
+    if len(local):
+        pairs = rows[local]
+        urgency, lag, share = merit(jobs, pairs, gpu_type, settings)
+        order = np.lexsort((gpu_type, pairs, -share, -lag, -urgency))
+        slots = gpu_type if domains is None else domains.slots(rows)[local, gpu_type]
+        chosen = take(pairs[order], slots[order], jobs.gpus, left, domains, reserved)
     if settings.fill_leftover and len(chosen[0]) < len(rows) and left.any():
-        rest = rows[~jobs.marks(chosen[0])[rows]]
-        chosen = joined(chosen, select_leftover(jobs, rest, left, domains, reserved, settings.move_lag_s))
+        rest = rows[~jobs.marks(chosen[0])[rows]] if len(chosen[0]) else rows
+        others = select_leftover(jobs, rest, left, domains, reserved, settings.move_lag_s)
+        chosen = joined(chosen, others) if len(chosen[0]) else others
     return chosen
 
 
@@ -128,9 +131,12 @@ def select_leftover(
     runs = jobs.rate[rows] > 0
     usable = runs & (jobs.gpus[rows, None] <= free[None, :]) if domains is None else runs
     rows = rows[usable.any(axis=1)]
-    owed_s, received_s = jobs.total("owed_s"), jobs.total("received_s")
-    lag = (owed_s[rows] - received_s[rows]).sum(axis=1) + move_lag_s * (jobs.lease[rows] >= 0)
-    rows = rows[np.lexsort((rows, -lag))]
+    if not len(rows):
+        return rows, rows
+    if len(rows) > 1:
+        owed_s, received_s = jobs.total("owed_s"), jobs.total("received_s")
+        lag = (owed_s[rows] - received_s[rows]).sum(axis=1) + move_lag_s * (jobs.lease[rows] >= 0)
+        rows = rows[np.lexsort((rows, -lag))]
     left = _Left(free, domains, reserved)
     chosen_jobs: list[int] = []
     chosen_domains: list[int] = []
