@@ -33,28 +33,11 @@ def descend(  # type: ignore[no-untyped-def]
     least, idle, leap, bound = np.inf, 0, leap_max, np.inf
     for _ in range(steps_max):
         reward = _demanded(rate, gain, gpus, count, base, slope, level, at, width, used, drift, curvature)
-        norm = 1.0
-        if leveled:
-            norm = 0.0
-            for t in range(T):
-                norm += drift[t] * at[t]
-            if not norm > 0.0:
-                bound = np.inf
-                break
-        bound, most, falls = level if leveled else reward, 0.0, 0.0
-        for t in range(T):
-            at[t] /= norm
-            over[t] = used[t] - gpu_counts[t]
-            bound -= at[t] * over[t]
-            most = max(most, at[t])
-            curvature[t, :] *= norm
+        over[:] = used - gpu_counts
+        bound = _bound(level if leveled else reward, leveled, drift, curvature, over, at)
         if not np.isfinite(bound):
             break
-        excess = 0.0
-        for t in range(T):
-            active[t] = at[t] > price_floor * most or over[t] > 0.0
-            if active[t]:
-                excess = max(excess, abs(over[t]) / close[t])
+        excess = _excess(price_floor, over, close, at, active)
         if excess < best_excess:
             best[:] = at
             best_level, best_excess = level, excess
@@ -71,26 +54,59 @@ def descend(  # type: ignore[no-untyped-def]
             leap = min(longer * leap, leap_max)
             length = _length(step, rise, from_level)
         else:
+            falls = 0.0
             for t in range(T):
                 falls += over[t] * at[t] * step[t]
             length = _length(step, rise, from_level)
             part = min(max(along / (along - falls), shortest), short) if along > falls else shorter
             leap = part * min(length, leap)
         taken = min(length, leap)
-        part, most, from_most = taken / length if length > 0.0 else 0.0, 0.0, 0.0
-        for t in range(T):
-            from_most = max(from_most, from_price[t])
-        floor = price_floor * at.max()
-        for t in range(T):
-            at[t] = max(from_price[t] * np.exp(part * step[t]), price_floor * from_most)
-            most = max(most, at[t])
-        for t in range(T):
-            if at[t] < negligible * most and over[t] < 0.0:
-                at[t] = floor
+        part = taken / length if length > 0.0 else 0.0
+        _move(price_floor, negligible, from_price, part, step, over, at)
         level = from_level + part * rise
         width = min(max(min(width, 2.0 * taken), narrowest), wide)
     price[:] = best
     return best_excess, min(from_bound, bound), best_level
+
+
+@inner
+def _bound(bound, leveled, drift, curvature, over, price):  # type: ignore[no-untyped-def]
+    """The upper bound that these prices prove; infinite if they do not. With a level, scales prices and curvature."""
+    T, norm = len(price), 1.0
+    if leveled:
+        norm = 0.0
+        for t in range(T):
+            norm += drift[t] * price[t]
+        if not norm > 0.0:
+            return np.inf
+    for t in range(T):
+        price[t] /= norm
+        bound -= price[t] * over[t]
+        curvature[t, :] *= norm
+    return bound
+
+
+@inner
+def _excess(price_floor, over, close, price, active):  # type: ignore[no-untyped-def]
+    """The largest excess demand of a type that is not free, and writes which are not."""
+    excess, most = 0.0, price.max()
+    for t in range(len(price)):
+        active[t] = price[t] > price_floor * most or over[t] > 0.0
+        if active[t]:
+            excess = max(excess, abs(over[t]) / close[t])
+    return excess
+
+
+@inner
+def _move(price_floor, negligible, from_price, part, step, over, price):  # type: ignore[no-untyped-def]
+    """Writes the prices after a part of the step; one that is negligible and not used up becomes free."""
+    floor, from_most, most = price_floor * price.max(), from_price.max(), 0.0
+    for t in range(len(price)):
+        price[t] = max(from_price[t] * np.exp(part * step[t]), price_floor * from_most)
+        most = max(most, price[t])
+    for t in range(len(price)):
+        if price[t] < negligible * most and over[t] < 0.0:
+            price[t] = floor
 
 
 @inner
