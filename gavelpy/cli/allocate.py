@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gavelpy.cli import options as o
@@ -13,6 +14,7 @@ from gavelpy.cli.parsing import warn_of_problem
 from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from gavelpy.mechanism.teams import Team
     from gavelpy.model.allocation import Allocation, Certificate
     from gavelpy.model.explanation import Goal
     from gavelpy.model.problem import AllocationProblem
@@ -24,6 +26,7 @@ def allocate(
     blind: o.BlindAllocateOption = False,
     blind_view: o.BlindViewOption = "mean",
     whole_gangs: o.WholeGangsOption = False,
+    teams: o.TeamsOption = None,
     explain: o.ExplainOption = False,
     output: o.OutputOption = Output.TABLE,
 ) -> None:
@@ -33,6 +36,7 @@ def allocate(
     Examples:
       gavel allocate problem.json --policy max_min_fairness --explain
       gavel allocate problem.json --policy min_makespan --blind -o json
+      gavel allocate problem.json --policy hierarchical --teams teams.toml
     """
     from gavelpy.model.explanation import explanation
     from gavelpy.model.problem import BlindView
@@ -43,7 +47,7 @@ def allocate(
     if len(chosen) != 1:
         raise InvalidInput(f"--policy must name one policy, got {policy!r}")
     run = chosen[0]
-    given = read_problem(problem)
+    given = _with_teams(read_problem(problem), p.teams(teams))
     warn_of_problem(given, problem)
     deliverable = given.with_whole_gangs() if whole_gangs else given
     visible = deliverable.blind_to_type(BlindView(blind_view)) if run.blind else deliverable
@@ -64,6 +68,22 @@ def allocate(
         why = [explained.text(job) for job in range(given.job_count)] if explained else []
         _show(answer, stuck, why)
         _show_marginal_values(answer, goal_of(chosen_policy), blind=run.blind)
+
+
+def _with_teams(problem: AllocationProblem, teams: tuple[Team, ...] | None) -> AllocationProblem:
+    """The problem with these teams as its entities, if any are given; each job's entity must be one of them."""
+    if teams is None:
+        return problem
+    from gavelpy.mechanism.teams import entities_of
+
+    names = tuple(entity.id for entity in problem.entities)
+    entities, row = entities_of(names, teams)
+    rows = row[problem.entity]
+    for job, place in zip(problem.job_ids, rows.tolist(), strict=True):
+        if not 0 <= place < len(teams):
+            known, got = ", ".join(team.name for team in teams), entities[place].id if place >= 0 else "none"
+            raise InvalidInput(f"entity of job {job!r} must be a team, one of {known}, got {got!r}")
+    return replace(problem, entity=rows, entities=entities[: len(teams)])
 
 
 def reasons(problem: AllocationProblem) -> dict[str, str]:

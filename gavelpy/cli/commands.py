@@ -44,6 +44,7 @@ _COMMANDS = {
     "drain": ("nodes:drain", _CLUSTER),
     "node": ("nodes:app", _CLUSTER),
     "policy": ("policy:app", _CLUSTER),
+    "team": ("team:app", _CLUSTER),
     "events": ("logs:events", _CLUSTER),
     "secret": ("secret:app", _CLUSTER),
     "token": ("credentials:tokens_app", _CLUSTER),

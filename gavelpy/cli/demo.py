@@ -106,7 +106,7 @@ def demo(
         trace=trace,
         cluster=Cluster.of(_SIMULATED_GPUS, price_usd_per_gpu_h=s.list_prices(list(_SIMULATED_GPUS))),
         runs=[PolicyRun(policy, blind) for policy in _POLICIES for blind in (True, False)],
-        fairness=True,
+        options={"fairness": True},
         settings=preset("default"),
         seed=seed,
     )

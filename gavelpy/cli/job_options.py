@@ -55,7 +55,14 @@ DeadlineOption = Annotated[
 ]
 EntityOption = Annotated[
     str,
-    typer.Option(metavar="NAME", rich_help_panel=_JOB, help="Entity that the job belongs to (hierarchical policies)."),
+    typer.Option(
+        "--team",
+        "--entity",
+        metavar="NAME",
+        rich_help_panel=_JOB,
+        help="Team (entity) that the job belongs to, for the policy hierarchical. Default: your only team, where "
+        "there are teams.",
+    ),
 ]
 DirectoryOption = Annotated[
     Path | None,

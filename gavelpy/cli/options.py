@@ -229,6 +229,16 @@ LeaseMinOption = Annotated[
     float | None,
     _seconds(86_400, "Minimum age of a lease before it can be preempted. Default: the preset's, half a round or 0."),
 ]
+TeamsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--teams",
+        metavar="FILE",
+        rich_help_panel=_POLICIES,
+        help=r"Teams, for the policy hierarchical: a TOML file with tables \[teams.NAME], such as a scheduler's "
+        "configuration. Each job's entity must be a team. Default: entities of weight 1.",
+    ),
+]
 MoveLagOption = Annotated[
     float | None,
     _seconds(

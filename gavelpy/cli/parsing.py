@@ -14,6 +14,7 @@ from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:
     from gavelpy.estimator.kinds import Key
+    from gavelpy.mechanism.teams import Team
     from gavelpy.model.job import Trace
     from gavelpy.model.problem import AllocationProblem
     from gavelpy.model.throughput import ThroughputTable
@@ -108,6 +109,15 @@ def runs(text: str, *, blind: bool) -> list[PolicyRun]:
             raise InvalidInput(f"--policy must name each run once, got {run.label!r} twice in {text!r}")
         chosen.append(run)
     return chosen
+
+
+def teams(path: Path | None) -> tuple[Team, ...] | None:
+    """The teams of a file; None without a file."""
+    if path is None:
+        return None
+    from gavelpy.runtime.daemon.config import read_teams
+
+    return read_teams(path)
 
 
 def window(text: str) -> tuple[int, int]:

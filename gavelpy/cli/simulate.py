@@ -38,8 +38,12 @@ class Experiment:
     journal: Path | None = None
     throughputs: ThroughputTable | None = None  # true rates of co-located jobs, if jobs may share GPUs
     learning: Learning | None = None  # how the scheduler learns rates, if they are hidden from it
-    fairness: bool = False  # whether `isolated` is simulated in addition, for finish-time fairness
     options: Mapping[str, Any] = field(default_factory=dict)  # from the command line, for the record
+
+    @property
+    def fairness(self) -> bool:
+        """Whether `isolated` is simulated in addition, for finish-time fairness."""
+        return bool(self.options.get("fairness"))
 
     @property
     def title(self) -> str:
@@ -69,6 +73,7 @@ class Experiment:
             "move_lag_s": mechanism.move_lag_s,
             "retry_s": mechanism.retry_s,
             "retry_max_s": mechanism.retry_max_s,
+            **({"teams": [asdict(team) for team in mechanism.teams]} if mechanism.teams else {}),
             **({"move_lag_s_by_policy": lags} if (lags := self._other_lags()) else {}),
             **asdict(self.settings.costs),
             "version": __version__,
@@ -125,6 +130,7 @@ def simulate(
     retry_s: o.RetryOption = None,
     retry_max_s: o.RetryMaxOption = None,
     packing: o.PackingOption = False,
+    teams: o.TeamsOption = None,
     seed: o.SeedOption = 0,
     window: o.WindowOption = None,
     fairness: FairnessOption = False,
@@ -152,7 +158,7 @@ def simulate(
     experiment = Experiment(
         runs=p.runs(policy, blind=blind),
         cluster=_cluster(cluster, gpus_per_node, prices),
-        settings=_settings(preset, rounds | {"packing": packing or None}, costs),
+        settings=_settings(preset, rounds | {"packing": packing or None, "teams": p.teams(teams)}, costs),
         window=p.window(window) if window is not None else None,
         journal=p.writable_directory("--journal", journal) if journal is not None else None,
         trace=_trace(trace, generate, new, table, seed),
@@ -161,7 +167,6 @@ def simulate(
         learning=_learning(estimate, claims_off, profile_gpu_s),
         options=_record(gpus_per_node, throughputs, preset, packing=packing, fairness=fairness, estimate=estimate)
         | _given({"generate": generate and new.given(), "claims_off": claims_off, "profile_gpu_s": profile_gpu_s}),
-        fairness=fairness,
     )
     _output(experiment, run(experiment), report, figures, output)
 
@@ -309,7 +314,9 @@ def _cluster(text: str, gpus_per_node: int, prices: str | None) -> Cluster:
 
 
 def _settings(
-    preset: str, mechanism: Mapping[str, float | None], costs: Mapping[str, float | None]
+    preset: str,
+    mechanism: Mapping[str, Any],
+    costs: Mapping[str, float | None],  # Any: settings of several types
 ) -> SimulationSettings:
     from gavelpy.simulator.settings import preset as settings_of
 

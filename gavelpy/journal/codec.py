@@ -76,7 +76,8 @@ PLACED = 8  # the nodes that a job may use
 FEATURED = 8  # what the agent of a node lacks
 BOOKED = 9  # reservations for users, and jobs that run within one
 LAGGING = 10  # settings: the lag for which a running job is preempted
-NEWEST = 10
+TEAMED = 11  # settings: teams
+NEWEST = 11
 OLDEST = 1  # that can be read
 _LATER = {  # newest version of an event, if above VERSION
     "AllocationSolved": WARNED,
@@ -87,7 +88,7 @@ _LATER = {  # newest version of an event, if above VERSION
     "JobsReleased": ORDERED,
     "JobsRequeued": ORDERED,
     "PriorityChanged": RANKED,
-    "ConfigChanged": LAGGING,
+    "ConfigChanged": TEAMED,
     "NodeJoined": FEATURED,
     "NodeHindered": NAMED,
     "NodeDraining": SAVING,
@@ -151,7 +152,7 @@ _LATER_SETTINGS = {"packing": PACKED, "lease_min_s": GUARDED, "retry_s": GUARDED
                    "losses_free": FORGIVING, "start_max_s": FORGIVING, "keep_unsaved": SAVING,
                    "late_ends": LATE, "loss_nodes_max": LATE, "finish_grace_s": LATE,
                    "solve_at_least_every_s": AGEING, "system_failures_max": CLASSED,
-                   "priorities": RANKED, "move_lag_s": LAGGING}  # fmt: skip
+                   "priorities": RANKED, "move_lag_s": LAGGING, "teams": TEAMED}  # fmt: skip
 _LATER_OF_JOBS = {  # a job without them needs no version
     "time_s": ORDERED,
     "stall_s": ORDERED,

@@ -19,8 +19,9 @@ from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.mechanism.non_preemptible import ALL_PREEMPTIBLE, NonPreemptible
 from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.mechanism.teams import Team, entities_of
 from gavelpy.model.arrays import Bools, Floats, Ints
-from gavelpy.model.problem import THOUSANDTHS, AllocationProblem, Entity
+from gavelpy.model.problem import THOUSANDTHS, AllocationProblem
 
 NONE_OPEN = -1
 FAILURES_MAX = 16  # consecutive failures until there is no retry without a change; the last pause is 2 ** 15 rounds
@@ -84,7 +85,7 @@ class AllocationRequest:
             return []
         self.epoch += 1
         self.open_epoch, self.asked_s, self.asked_jobs = self.epoch, now_s, rows
-        problem = problem_of(jobs, pool, rows, now_s, exempt)
+        problem = problem_of(jobs, pool, rows, now_s, exempt, settings.teams)
         job_types = tuple(jobs.specs[row].job_type for row in rows.tolist()) if settings.packing else ()
         parts = _parts(jobs, pool, settings, rows, exempt.open_gpus)
         tiers = () if parts else priority_classes.tiers(jobs, pool, settings, rows, exempt.open_gpus)
@@ -182,18 +183,25 @@ class ThroughputRequest:
 
 
 def problem_of(
-    jobs: JobTable, pool: GpuPool, rows: Ints, now_s: float, exempt: NonPreemptible = ALL_PREEMPTIBLE
+    jobs: JobTable,
+    pool: GpuPool,
+    rows: Ints,
+    now_s: float,
+    exempt: NonPreemptible = ALL_PREEMPTIBLE,
+    teams: tuple[Team, ...] = (),
 ) -> AllocationProblem:
     """The allocation problem of these jobs now; also books the isolated time of the steps since the last problem.
 
     The capacity excludes GPUs that `exempt` jobs hold. Isolated shares divide the whole cluster among all jobs.
     """
     counts = pool.counts if exempt.open_gpus is None else pool.type_counts(exempt.open_gpus)
-    gpus, steps_total, entities = jobs.gpus[rows], jobs.steps_total[rows], jobs.entities
+    gpus = jobs.gpus[rows]
     usable = can_run(jobs, pool, rows, exempt.open_gpus)  # false: the rate is unknown, or the gang too large
     rate = np.where(usable, jobs.rate[rows], 0.0)
     _book_isolated(jobs, np.union1d(rows, exempt.jobs) if len(exempt.jobs) else rows, pool.counts)
+    steps_left = jobs.steps_total[rows] - jobs.steps_done[rows]
     order = np.arange(len(rows))
+    entities, entity_row = entities_of(tuple(jobs.entities), teams)
     specs = jobs.specs
     return AllocationProblem.of_known(
         job_ids=tuple([specs[row].id for row in rows.tolist()]),
@@ -205,26 +213,25 @@ def problem_of(
         member_rate_steps_per_s=rate,
         gpus_asked=gpus.astype(np.float64),
         weight=jobs.weight[rows],
-        steps_remaining=np.maximum(steps_total - jobs.steps_done[rows], steps_total * 1e-12),
-        steps_total=steps_total,
+        steps_remaining=np.maximum(steps_left, jobs.steps_total[rows] * 1e-12),
+        steps_total=jobs.steps_total[rows],
         age_s=now_s - np.maximum(jobs.submitted_s[rows], jobs.begin_at_s[rows]),
         isolated_s=jobs.isolated_s[rows],
         deadline_s=jobs.deadline_at_s[rows] - now_s,
         attained_gpu_s=jobs.attained_gpu_s[rows],
         price_usd_per_gpu_h=pool.prices,
-        entity=jobs.entity[rows],
+        entity=entity_row[jobs.entity[rows]],
         gpu_type_held=jobs.lease_type[rows],
-        entities=tuple(Entity(name) for name in entities) if entities else (),
+        entities=entities,
     )
 
 
 def _book_isolated(jobs: JobTable, rows: Ints, counts: Ints) -> None:
     """Adds the time that the steps since the last problem take on 1/n of each GPU type. Gavel §4.2, Themis."""
-    steps, before, rate = jobs.steps_done[rows], jobs.isolated_rate[rows], jobs.rate[rows]
-    progressed = steps - jobs.isolated_steps[rows]
-    more_s = np.divide(progressed, before, out=np.zeros(len(rows)), where=before > 0)
-    jobs.isolated_s[rows] += np.maximum(more_s, 0.0)
-    jobs.isolated_steps[rows] = steps
+    progressed = jobs.steps_done[rows] - jobs.isolated_steps[rows]
+    before = jobs.isolated_rate[rows]
+    jobs.isolated_s[rows] += np.divide(progressed, before, out=np.zeros(len(rows)), where=before > 0).clip(min=0.0)
+    jobs.isolated_steps[rows] = jobs.steps_done[rows]
     share = counts[None, :] / (len(rows) * jobs.gpus[rows])[:, None]
     share /= np.maximum(share.sum(axis=1, keepdims=True), 1.0)
-    jobs.isolated_rate[rows] = (share * np.where(np.isnan(rate), 0.0, rate)).sum(axis=1)
+    jobs.isolated_rate[rows] = (share * np.nan_to_num(jobs.rate[rows], nan=0.0)).sum(axis=1)

@@ -96,8 +96,7 @@ def mark(
 
 def come_first(jobs: JobTable, rows: Ints) -> Bools:
     """Whether these waiting jobs have a reservation and a share of time, so that they come first in a plan, (K,)."""
-    is_held: Bools = np.asarray(jobs.held_type[rows] != NOT_HELD)
-    return is_held & jobs.total("target")[rows].any(axis=1) if is_held.any() else is_held
+    return np.asarray((jobs.held_type[rows] != NOT_HELD) & jobs.total("target")[rows].any(axis=1))
 
 
 def release(jobs: JobTable, rows: Ints | slice) -> None:

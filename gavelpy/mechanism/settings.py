@@ -19,6 +19,7 @@ import numpy as np
 from gavelpy.errors import InvalidInput
 from gavelpy.mechanism.priority_classes import PriorityClass, check_classes
 from gavelpy.mechanism.selection import Chosen, alone, select_global, select_packed
+from gavelpy.mechanism.teams import Team, check_teams
 from gavelpy.model.arrays import Floats, Ints
 
 if TYPE_CHECKING:
@@ -37,12 +38,27 @@ class Rules:
         return True
 
     def fade(self, settings: MechanismSettings, elapsed_s: float) -> float:
-        """Factor on owed and received time after `elapsed_s`: 1 where `lag_max_s` limits their difference instead."""
+        """Factor on owed and received time after `elapsed_s`: 1 where `bounded` limits their difference instead."""
         return 1.0 if settings.move_lag_s else float(0.5 ** (elapsed_s / settings.lag_half_life_s))
 
-    def lag_max_s(self, settings: MechanismSettings) -> float:
-        """Largest difference of owed and received time, either way; infinite where time fades instead."""
-        return LAG_MAX * settings.move_lag_s if settings.move_lag_s else math.inf
+    def bounded(self, owed_s: Floats, received_s: Floats, settings: MechanismSettings) -> tuple[Floats, Floats]:
+        """Owed and received time with a difference of at most `LAG_MAX` x `move_lag_s` either way.
+
+        A job that used idle GPUs pays back a bounded time, and a job that could not run claims a bounded time. Only
+        the smaller of the two changes.
+        """
+        if not settings.move_lag_s:
+            return owed_s, received_s
+        most_s = LAG_MAX * settings.move_lag_s
+        return np.maximum(owed_s, received_s - most_s), np.maximum(received_s, owed_s - most_s)
+
+    def limit_lag(self, jobs: JobTable, settings: MechanismSettings) -> None:
+        """Applies `bounded` to all active jobs and to pairs."""
+        if settings.move_lag_s:
+            active, pairs = jobs.active, jobs.pairs
+            owed_s, received_s = jobs.owed_s[active], jobs.received_s[active]
+            jobs.owed_s[active], jobs.received_s[active] = self.bounded(owed_s, received_s, settings)
+            pairs.owed_s, pairs.received_s = self.bounded(pairs.owed_s, pairs.received_s, settings)
 
     def newcomer_received_s(self, settings: MechanismSettings) -> float:
         """Received time of a new job on each type."""
@@ -132,6 +148,7 @@ class MechanismSettings:
     finish_grace_s: float = 0.0  # time after its last step in which a job is not stopped; 0 = none
     late_ends: bool = False  # the end of a lost lease counts when its node reports it later
     priorities: tuple[PriorityClass, ...] = ()  # priority classes of jobs; empty = one class
+    teams: tuple[Team, ...] = ()  # the entities of jobs; empty = those that jobs name
     rules: Rules = field(default_factory=Rules)  # how time is booked and jobs are selected
 
     def with_round(self, round_s: float) -> MechanismSettings:
@@ -163,6 +180,7 @@ class MechanismSettings:
         _in_range("finish_grace_s", self.finish_grace_s, 0.0, 86_400.0)
         _in_range("losses_free", self.losses_free, 0, 1_000_000)
         check_classes(self.priorities)
+        check_teams(self.teams)
         self.rules.check(self)
 
 
@@ -207,8 +225,9 @@ def settings_values(settings: MechanismSettings) -> dict[str, Any]:
         values |= {rule: rules[rule] for rule in _BEFORE.get(name, ())}
         if name != "rules":
             values[name] = getattr(settings, name)
-    if settings.priorities:
-        values["priorities"] = [asdict(one) for one in settings.priorities]
+    for name in ("priorities", "teams"):
+        if values[name]:
+            values[name] = [asdict(one) for one in values[name]]
     return values
 
 

@@ -16,15 +16,24 @@ from gavelpy.errors import JournalCorrupt
 from gavelpy.mechanism import eligibility, non_preemptible, priority_classes
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.gpus import CLUSTERS, GpuPool
-from gavelpy.mechanism.jobs import FLOAT_COLUMNS, INT_COLUMNS, WIDE_COLUMNS, JobTable
+from gavelpy.mechanism.jobs import (
+    FLOAT_COLUMNS,
+    INT_COLUMNS,
+    PAIR_FLOAT_COLUMNS,
+    PAIR_INT_COLUMNS,
+    WIDE_COLUMNS,
+    JobTable,
+    PairTable,
+)
 from gavelpy.mechanism.lifecycle import NodeState, Resumes
 from gavelpy.mechanism.original_gavel import DEFICIT
-from gavelpy.mechanism.pairs import PAIR_FLOAT_COLUMNS, PAIR_INT_COLUMNS, PairTable
 from gavelpy.mechanism.requests import AllocationRequest
 from gavelpy.mechanism.settings import settings_of, settings_values
 from gavelpy.mechanism.windows import OUTSIDE, Window, due_s
 from gavelpy.model.arrays import Ints
-from gavelpy.model.job import JobId, JobSpec, NodeId, restored_specs
+from gavelpy.model.job import JobId, JobKind, JobSpec, NodeId
+from gavelpy.model.notify import Notify
+from gavelpy.model.software import Software
 
 VERSION = 10
 OLDEST = 1  # version that can still be read
@@ -306,9 +315,21 @@ def _restore_pool(pool: GpuPool, state: dict[str, Any]) -> None:
     pool.relate()
 
 
+def _restored_spec(values: dict[str, Any]) -> JobSpec:
+    """A job from its fields by name; those of an earlier version lack some."""
+    software = Software.of(values.get("software", {}))
+    return JobSpec(
+        **(
+            values
+            | {"kind": JobKind(values["kind"]), "software": software, "notify": Notify.of(values.get("notify", {}))}
+        )
+    )
+
+
 def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
     jobs = JobTable(type_count)
-    jobs.specs = restored_specs(state["spec_fields"], state["specs"])
+    named = (dict(zip(state["spec_fields"], spec, strict=True)) for spec in state["specs"])
+    jobs.specs = [_restored_spec(spec) for spec in named]
     jobs.serial_of = {JobId(spec.id): row for row, spec in enumerate(jobs.specs)}
     jobs.count, jobs.any_refused = len(jobs.specs), any(spec.no_preempt for spec in jobs.specs)
     jobs.entities = list(state["entities"])
@@ -326,7 +347,6 @@ def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
     for row in np.flatnonzero(jobs.unmet[: jobs.count] > 0).tolist():
         for other in eligibility.unmet(jobs, row):
             jobs.dependents.setdefault(other, []).append(row)
-    jobs.any_gated = eligibility.any_gated(jobs)
     if np.any(state["jobs"][DEFICIT]):
         jobs.rule_column(DEFICIT)[: jobs.count] = state["jobs"][DEFICIT]
     return jobs

@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NewType
 
@@ -92,7 +92,11 @@ class JobSpec:
         _positive(self.id, "weight", self.weight)
         if not self.deadline_s > 0:  # infinite = none
             raise InvalidInput(f"deadline_s of job {self.id!r} must be > 0, got {self.deadline_s!r}")
-        self._check_rates()
+        object.__setattr__(self, "rates_steps_per_s", dict(self.rates_steps_per_s))  # the caller's may change
+        for gpu_type, rate in self.rates_steps_per_s.items():
+            if not 0 <= rate <= VALUE_MAX:
+                where = f"rates_steps_per_s[{gpu_type!r}] of job {self.id!r}"
+                raise InvalidInput(f"{where} must be in [0, {VALUE_MAX:g}], got {rate!r}")
         if self.kind is JobKind.SERVICE:
             raise InvalidInput(f"kind of job {self.id!r} must be 'batch' or 'interactive', got {self.kind!r}")
         if self.kind is JobKind.INTERACTIVE and not self.one_process_a_node:
@@ -106,13 +110,6 @@ class JobSpec:
     def _check_id(self) -> None:
         if not self.id or _NOT_IN_IDS.search(self.id):
             raise InvalidInput(f"id must be a non-empty name without commas, tabs or line breaks, got {self.id!r}")
-
-    def _check_rates(self) -> None:
-        object.__setattr__(self, "rates_steps_per_s", dict(self.rates_steps_per_s))  # the caller's may change
-        for gpu_type, rate in self.rates_steps_per_s.items():
-            if not 0 <= rate <= VALUE_MAX:
-                where = f"rates_steps_per_s[{gpu_type!r}] of job {self.id!r}"
-                raise InvalidInput(f"{where} must be in [0, {VALUE_MAX:g}], got {rate!r}")
 
     def _check_owner(self) -> None:
         if not self.owner.isprintable():
@@ -164,12 +161,6 @@ class JobSpec:
     @property
     def features(self) -> tuple[str, ...]:
         """The features that the job needs of the agents on its nodes."""
-        if (
-            self.software == OF_NODE
-            and not (self.secrets or self.stall_s or self.time_s)
-            and self.kind is JobKind.BATCH
-        ):
-            return ()  # most jobs
         return tuple(name for name, is_needed in FEATURES.items() if is_needed(self))
 
     @property
@@ -250,11 +241,8 @@ class JobSpec:
         return spec
 
     def with_rates(self, rates_steps_per_s: Mapping[str, float]) -> JobSpec:
-        """The same job with these rates. Only they are validated again."""
-        spec = self.renamed(self.id, self.owner)
-        vars(spec).update(rates_steps_per_s=rates_steps_per_s)
-        spec._check_rates()
-        return spec
+        """The same job with these rates."""
+        return replace(self, rates_steps_per_s=dict(rates_steps_per_s))
 
 
 # What a job can need of the agents on its nodes, by option. An agent announces those that it has.
@@ -268,40 +256,6 @@ FEATURES: Mapping[str, Callable[[JobSpec], object]] = {
     "time": lambda spec: spec.time_s,
     "venv": lambda spec: spec.software.venv,
 }
-
-
-_FIELDS = fields(JobSpec)
-_TUPLES = ("after_ok", "after_any", "gpu_types", "nodes", "exclude")
-
-
-def restored_specs(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[JobSpec]:
-    """Jobs from the fields of jobs, in a snapshot of the scheduler's state; earlier versions lack some fields.
-
-    They were validated when they were submitted. A second validation would be most of the work of a restart.
-    """
-    known: dict[tuple[Any, ...], Any] = {}  # Any: software and notifications, which many jobs share, by their fields
-    specs = []
-    for row in rows:
-        values = dict(zip(names, row, strict=True))
-        values["kind"] = JobKind(values["kind"])
-        for name, of in (("software", Software.of), ("notify", Notify.of)):
-            if isinstance(value := values.get(name, {}), dict):
-                key = (name, *((k, v if isinstance(v, str) else tuple(v)) for k, v in value.items()))
-                values[name] = known[key] if key in known else known.setdefault(key, of(value))
-        for lacking in _FIELDS if len(values) < len(_FIELDS) else ():
-            if lacking.name not in values:
-                values[lacking.name] = {} if lacking.default is MISSING else lacking.default
-        for name in _TUPLES:
-            values[name] = tuple(values[name])
-        spec = object.__new__(JobSpec)
-        vars(spec).update(values)
-        specs.append(spec)
-    return specs
-
-
-def lost_spec(serial: int) -> JobSpec:
-    """Placeholder for a job with a lost description."""
-    return JobSpec(JobId(f"job-{serial}"), 1.0)
 
 
 @dataclass(frozen=True, eq=False)

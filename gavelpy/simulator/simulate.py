@@ -21,7 +21,6 @@ from gavelpy.engine import Engine
 from gavelpy.errors import InvalidInput
 from gavelpy.journal.codec import encode
 from gavelpy.journal.history import History
-from gavelpy.mechanism.accept import check_foreign
 from gavelpy.mechanism.commands import SolveAllocation
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import (
@@ -42,13 +41,13 @@ from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.mechanism.priority_classes import check_known
 from gavelpy.mechanism.reasons import reasons
 from gavelpy.mechanism.settings import settings_values
+from gavelpy.mechanism.teams import check_entities
 from gavelpy.model.arrays import Bools, Ints
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import Trace
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.simulator import metrics
-from gavelpy.simulator.cluster import VirtualCluster
-from gavelpy.simulator.co_location import CoLocation, co_location_of
+from gavelpy.simulator.cluster import CoLocation, VirtualCluster, co_location_of
 from gavelpy.simulator.metrics import SimulationResult, with_probes_made
 from gavelpy.simulator.settings import SimulationSettings
 from gavelpy.simulator.virtual_scheduler import NodeEvent, VirtualScheduler
@@ -88,7 +87,8 @@ class Simulation(VirtualScheduler):
         node_events: Iterable[tuple[float, NodeEvent]] = (),
     ) -> None:
         check_known(trace.jobs, settings.mechanism)
-        super().__init__(SchedulerCore(check=check_foreign), engine)
+        check_entities(trace.jobs, settings.mechanism)
+        super().__init__(SchedulerCore(), engine)
         self.trace, self.cluster, self.settings = trace, cluster, settings
         self.seed, self.label, self.progress = seed, label or engine.policy.name, progress
         self.measured = measured_jobs(trace, window)

@@ -44,6 +44,7 @@ def differences(example: Any, found: Any, place: str = "$") -> list[str]:
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCluster]:
     settings = {"nodes": {"heartbeat_interval_s": 0.1, "grace_s": 0.5}, "mechanism": {"round_s": 2.0}}
+    settings["teams.vision"] = {"members": ["local"]}
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     with LocalCluster(tmp_path / "cluster", (LocalNode("n1", "v100:2"),), settings) as started:
@@ -77,7 +78,7 @@ def test_examples_have_the_fields_of_the_real_output(cluster: LocalCluster, caps
         if command.startswith("gavel submit --name train"):
             wait_for_the_first_line(capsys)
 
-    assert checked == 16
+    assert checked == 17
 
 
 def test_page_names_every_error_code() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 
@@ -24,6 +24,7 @@ from gavelpy.mechanism.settings import (
     settings_of,
     settings_values,
 )
+from gavelpy.mechanism.teams import Team
 from gavelpy.policies.base import Policy, policy_named, uses_deadlines, varies_with_time
 from gavelpy.policies.policy_file import is_in_file
 from gavelpy.runtime.daemon.config_sections import (
@@ -37,7 +38,9 @@ from gavelpy.runtime.daemon.config_sections import (
 )
 from gavelpy.runtime.security.exposure import SecuritySettings, check_exposure
 
-PRIORITIES = "priorities"  # [priorities.NAME], which become a setting of the mechanism
+PRIORITIES = "priorities"  # [priorities.NAME] and [teams.NAME], which become settings of the mechanism
+TEAMS = "teams"
+_NAMED: Mapping[str, type[PriorityClass] | type[Team]] = {PRIORITIES: PriorityClass, TEAMS: Team}
 
 
 # Defaults of [mechanism] that differ from the library's: the policy runs at most once a second, ends of leases may be
@@ -105,37 +108,31 @@ Settings = TypeVar("Settings")
 
 def read_config(path: str | Path) -> Config:
     """The configuration in a file; raises InvalidInput with file and line."""
-    try:
-        text = Path(path).read_bytes().decode()
-    except OSError as error:
-        raise InvalidInput(f"cannot be read: {error.strerror}", file=str(path)) from None
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"must be UTF-8: {error}", file=str(path)) from None
-    return parse_config(text, str(path))
+    return parse_config(_text_of(path), str(path))
+
+
+def read_teams(path: str | Path) -> tuple[Team, ...]:
+    """The tables [teams.NAME] of a file, which may be a scheduler's; raises InvalidInput with file and line."""
+    source, document = _parsed(_text_of(path), str(path))
+    if not document.get(TEAMS):
+        raise InvalidInput(f"must have tables [{TEAMS}.NAME], got none", file=str(path))
+    return _with_tables(source, MechanismSettings(), TEAMS, document).teams
 
 
 def parse_config(text: str, file: str = "") -> Config:
     """The configuration in a text; `file` appears in error messages."""
-    try:
-        document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"must be TOML: {error}", file=file, line=_line_in(str(error))) from None
-    source = _Source(text, file)
+    source, document = _parsed(text, file)
     for name in document:
-        if name not in (*_SECTIONS, PRIORITIES):
-            allowed = ", ".join([*_SECTIONS, f"{PRIORITIES}.NAME"])
+        if name not in (*_SECTIONS, *_NAMED):
+            allowed = ", ".join([*_SECTIONS, *(f"{group}.NAME" for group in _NAMED)])
             raise source.complaint(name, "", f"[{name}] is not known; allowed are {allowed}")
     sections = {name: source.section(name, kind, document.get(name, {})) for name, kind in _SECTIONS.items()}
     if sections["mechanism"].packing:
         raise source.complaint(
             "mechanism", "packing", "mechanism.packing must be false: agents do not co-locate jobs on a GPU"
         )
-    classes = _priorities(source, document.get(PRIORITIES, {}))
-    try:
-        sections["mechanism"] = replace(sections["mechanism"], priorities=classes)
-    except InvalidInput as error:
-        section, _, field = error.args[0].split()[0].rpartition(".")
-        raise source.complaint(section or PRIORITIES, field, error.args[0]) from None
+    for group in _NAMED:
+        sections["mechanism"] = _with_tables(source, sections["mechanism"], group, document)
     config = Config(**sections, mechanism_given=frozenset(document.get("mechanism", {})), path=file)
     try:
         check_exposure(config.scheduler.listen, config.security)
@@ -143,6 +140,34 @@ def parse_config(text: str, file: str = "") -> Config:
         raise source.complaint("scheduler", "listen", error.args[0]) from None
     _check_policy(source, config.policy)
     return config
+
+
+def _text_of(path: str | Path) -> str:
+    try:
+        return Path(path).read_bytes().decode()
+    except OSError as error:
+        raise InvalidInput(f"cannot be read: {error.strerror}", file=str(path)) from None
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"must be UTF-8: {error}", file=str(path)) from None
+
+
+def _parsed(text: str, file: str) -> tuple[_Source, dict[str, Any]]:  # Any: TOML
+    try:
+        return _Source(text, file), tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"must be TOML: {error}", file=file, line=_line_in(str(error))) from None
+
+
+def _with_tables(
+    source: _Source, settings: MechanismSettings, group: str, document: Mapping[str, object]
+) -> MechanismSettings:
+    """The settings with the tables [GROUP.NAME]."""
+    tables: Any = source.named_tables(group, document.get(group, {}))  # Any: of the setting's type
+    try:
+        return replace(settings, **{group: tables})
+    except InvalidInput as error:
+        section, _, field = error.args[0].split()[0].rpartition(".")
+        raise source.complaint(section or group, field, error.args[0]) from None
 
 
 class _Source:
@@ -167,28 +192,34 @@ class _Source:
             convert: Any = settings_of if kind is MechanismSettings else partial(msgspec.convert, type=kind)
             settings: Settings = convert(values)  # Any: of either library
         except msgspec.ValidationError as error:
-            field, text = _explained(name, error, given)
+            field, text = _explained(name, kind, error, given)
             raise self.complaint(name, field, text) from None
         except InvalidInput as error:  # rules of the mechanism
             raise self.complaint(name, error.args[0].split()[0], f"{name}.{error.args[0]}") from None
         return settings
 
-    def priority_class(self, name: str, given: object) -> PriorityClass:
-        section = f"{PRIORITIES}.{name}"
+    def named_tables(self, group: str, given: object) -> tuple[PriorityClass | Team, ...]:
+        """The tables [GROUP.NAME]."""
         if not isinstance(given, dict):
-            raise self.complaint(PRIORITIES, name, f"{section} must be a table, [{section}], got {given!r}")
-        allowed = [field for field in PriorityClass.__dataclass_fields__ if field != "name"]
+            raise self.complaint("", group, f"{group} must be tables, [{group}.NAME], got {given!r}")
+        return tuple(self._named_table(group, name, table) for name, table in given.items())
+
+    def _named_table(self, group: str, name: str, given: object) -> PriorityClass | Team:
+        section, kind = f"{group}.{name}", _NAMED[group]
+        if not isinstance(given, dict):
+            raise self.complaint(group, name, f"{section} must be a table, [{section}], got {given!r}")
+        allowed = [field for field in kind.__dataclass_fields__ if field != "name"]
         for field in given:
             if field not in allowed:
                 raise self.complaint(
                     section, field, f"{section}.{field} is not known; allowed are {', '.join(allowed)}"
                 )
-        if "value" not in given and name != NORMAL:
-            raise self.complaint(PRIORITIES, name, f"{section}.value must be given")
+        if kind is PriorityClass and "value" not in given and name != NORMAL:
+            raise self.complaint(group, name, f"{section}.value must be given")
         try:
-            return msgspec.convert({**given, "name": name}, PriorityClass)
+            return msgspec.convert({**given, "name": name}, kind)
         except msgspec.ValidationError as error:
-            field, text = _explained(section, error, given)
+            field, text = _explained(section, kind, error, given)
             raise self.complaint(section, field, text) from None
 
     def complaint(self, section: str, field: str, text: str) -> InvalidInput:
@@ -206,13 +237,6 @@ class _Source:
             elif field and here == section and re.match(rf"\s*[\"']?{re.escape(field)}[\"']?\s*[=.]", line):
                 return number
         return table
-
-
-def _priorities(source: _Source, given: object) -> tuple[PriorityClass, ...]:
-    """The classes of [priorities.NAME]."""
-    if not isinstance(given, dict):
-        raise source.complaint("", PRIORITIES, f"{PRIORITIES} must be tables, [{PRIORITIES}.NAME], got {given!r}")
-    return tuple(source.priority_class(name, table) for name, table in given.items())
 
 
 def _mechanism(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -245,11 +269,13 @@ def _check_policy(source: _Source, settings: PolicySettings) -> None:
 
 def _names(kind: type[Any]) -> list[str]:  # of the fields, of either library
     if kind is MechanismSettings:
-        return [name for name in settings_values(MechanismSettings()) if name != PRIORITIES]
+        return [name for name in settings_values(MechanismSettings()) if name not in _NAMED]
     return [field.name for field in msgspec.structs.fields(kind)]
 
 
-def _explained(section: str, error: msgspec.ValidationError, given: Mapping[str, object]) -> tuple[str, str]:
+def _explained(
+    section: str, kind: type[Any], error: msgspec.ValidationError, given: Mapping[str, object]
+) -> tuple[str, str]:
     """The field and the message of an error."""
     if isinstance(error.__cause__, InvalidInput):
         text = error.__cause__.args[0]
@@ -260,6 +286,8 @@ def _explained(section: str, error: msgspec.ValidationError, given: Mapping[str,
     field = re.match(r"\.(\w+)", place)
     name = field[1] if field else ""
     allowed = re.sub(r"^Expected (.*), got .*$", r"\1", text).replace("`", "")
+    if text.startswith("Invalid enum value"):
+        allowed = f"one of {', '.join(get_type_hints(kind)[name])}"
     return name, f"{section}.{name} must be {allowed}, got {given.get(name)!r}"
 
 

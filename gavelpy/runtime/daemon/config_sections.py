@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from gavelpy.errors import InvalidInput
+from gavelpy.model.arrays import VALUE_MAX
 from gavelpy.model.job import JobKind, JobSpec
 from gavelpy.model.problem import BlindView
 from gavelpy.runtime.security.exposure import is_loopback
@@ -109,6 +111,8 @@ class LimitSettings(Section, frozen=True):
     message_bytes_max: int = 4 * MIB
     jobs_a_request_max: int = 10_000
     jobs_living_max: int = 100_000
+    jobs_living_a_user_max: int = 0  # of one owner, waiting and running; 0 = jobs_living_max
+    weight_max: float = 0.0  # of a job; 0 = any
     calls_a_user_max: int = 1_000  # concurrent, including waiting ones
     streams_a_user_max: int = 200  # concurrent streams of events and logs
     calls_an_address_max: int = 2_000
@@ -120,10 +124,21 @@ class LimitSettings(Section, frozen=True):
         _in_range("message_bytes_max", self.message_bytes_max, 64 << 10, 256 * MIB)
         _in_range("jobs_a_request_max", self.jobs_a_request_max, 1, 1_000_000)
         _in_range("jobs_living_max", self.jobs_living_max, 1, 10_000_000)
+        _in_range("jobs_living_a_user_max", self.jobs_living_a_user_max, 0, 10_000_000)
+        _in_range("weight_max", self.weight_max, 0.0, VALUE_MAX)
         for name in ("calls_a_user_max", "streams_a_user_max", "calls_an_address_max", "streams_an_address_max"):
             _in_range(name, getattr(self, name), 1, 100_000)
         _in_range("calls_max", self.calls_max, 1, 100_000)
         _in_range("connection_idle_s", self.connection_idle_s, 1.0, 86_400.0)
+
+    def check_weights(self, specs: Sequence[JobSpec]) -> None:
+        """Raises InvalidInput for a job with a larger weight than any may have."""
+        for spec in specs if self.weight_max else ():
+            if spec.weight > self.weight_max:
+                raise InvalidInput(
+                    f"weight must be at most {self.weight_max:g} here (weight_max in the scheduler's [limits]), "
+                    f"got {spec.weight:g}"
+                )
 
 
 class JobSettings(Section, frozen=True):

@@ -17,6 +17,7 @@ from gavelpy.mechanism.gpus import NONE, GpuPool
 from gavelpy.mechanism.lifecycle import ALIVE, JobState, NodeState
 from gavelpy.mechanism.view import lag_s
 from gavelpy.model.arrays import Ints
+from gavelpy.runtime.daemon.owners import JobOwners
 
 USERS_MAX = 20  # users, and entities, with a label of their own
 NODES_MAX = 500
@@ -64,39 +65,22 @@ class ScrapeReading:
 
 
 class StateMetrics:
-    """Reads gauges from a `ScrapeReading`. Remembers the owner of each job, which never changes."""
+    """Reads gauges from a `ScrapeReading`."""
 
     def __init__(self) -> None:
-        self._owners: list[str] = []
-        self._row_of: dict[str, int] = {}
-        self._owner: Ints = np.zeros(64, dtype=np.int64)  # (N,) row in owners
-        self._seen = 0
+        self._owners = JobOwners()
 
     def families(self, reading: ScrapeReading) -> Iterator[MetricFamily]:
         """All metrics of the state. Of jobs that are over, only their number matters."""
         core = reading.core
-        self._follow(core)
         yield from _process(reading)
         yield from _jobs(core, reading.now_s)
         yield from _gpu_types(core.pool)
         yield from _nodes(core.pool)
         active = core.jobs.active
-        yield from _by_holder("user", "owner", core, self._owner[active], self._owners)
+        yield from _by_holder("user", "owner", core, self._owners.of_active(core), self._owners.names)
         entity = core.jobs.entity[active] + 1
         yield from _by_holder("entity", "entity", core, entity, (NO_ENTITY, *core.jobs.entities))
-
-    def _follow(self, core: SchedulerCore) -> None:
-        """Adds the owners of jobs that were submitted since the last scrape."""
-        count = core.jobs.count
-        if count > len(self._owner):
-            self._owner = np.concatenate([self._owner, np.zeros(max(count, len(self._owner)), dtype=np.int64)])
-        for job in range(self._seen, count):
-            owner = core.jobs.specs[job].owner
-            row = self._row_of.setdefault(owner, len(self._owners))
-            if row == len(self._owners):
-                self._owners.append(owner)
-            self._owner[job] = row
-        self._seen = count
 
 
 def _gauge(name: str, text: str, value: float) -> MetricFamily:

@@ -17,10 +17,12 @@ from gavelpy.journal.store import Submission
 from gavelpy.mechanism.events import JobSubmitted
 from gavelpy.mechanism.lifecycle import ALIVE, JobState
 from gavelpy.mechanism.priority_classes import check_known
+from gavelpy.mechanism.teams import of_team
 from gavelpy.mechanism.windows import check_reservations
 from gavelpy.model.job import JobId, JobSpec
 from gavelpy.model.software import Software
 from gavelpy.runtime.daemon.job_history import NAMELESS, full_id
+from gavelpy.runtime.daemon.owners import JobOwners
 
 if TYPE_CHECKING:
     from gavelpy.runtime.daemon.scheduler import Scheduler
@@ -54,6 +56,8 @@ class Submissions:
         self._scheduler = scheduler
         self._under_way: dict[tuple[str, str], asyncio.Future[None]] = {}  # by owner and key
         self._names_under_way: set[tuple[str, str]] = set()
+        self._owners = JobOwners()
+        self._jobs_under_way: Counter[str] = Counter()  # by owner
 
     async def submit(self, specs: Sequence[JobSpec], key: str, owner: str) -> Submitted:
         """Submits all jobs or none; they are durable when this returns. Ids of `specs` are names, or NAMELESS.
@@ -85,15 +89,18 @@ class Submissions:
         return await self._scheduler.read_journal(lambda store: store.submission(owner, key))
 
     async def _submit(self, specs: Sequence[JobSpec], key: str, owner: str, digest: str) -> Submitted:
-        self._check_room(len(specs))
+        self._check_room(len(specs), owner)
         names = {(owner, str(spec.id)) for spec in specs if spec.id != NAMELESS}
         self._check_names(specs, owner, len(names))
         self._check_after(specs)
         check_reservations(specs, self._scheduler.core, owner)
-        check_known(specs, self._scheduler.core.settings, owner)
+        settings = self._scheduler.core.settings
+        check_known(specs, settings, owner)
+        self._scheduler.config.limits.check_weights(specs)
         limited = self._scheduler.config.jobs.limited
-        specs = [limited(spec) for spec in specs]
+        specs = [limited(of_team(spec, settings, owner)) for spec in specs]
         self._names_under_way |= names
+        self._jobs_under_way[owner] += len(specs)
         try:
             first = await self._scheduler.driver.submit(
                 lambda first_job: [
@@ -107,6 +114,7 @@ class Submissions:
             )
         finally:
             self._names_under_way -= names
+            self._jobs_under_way[owner] -= len(specs)
         return Submitted(first, len(specs), repeated=False)
 
     def _check_submission(self, specs: Sequence[JobSpec], key: str, owner: str) -> None:
@@ -120,11 +128,18 @@ class Submissions:
         if not owner:
             raise InvalidInput("owner must be a name, got ''")
 
-    def _check_room(self, count: int) -> None:
-        most = self._scheduler.config.limits.jobs_living_max
-        living = len(self._scheduler.core.jobs.active) + self._scheduler.driver.jobs_under_way
+    def _check_room(self, count: int, owner: str) -> None:
+        core, limits = self._scheduler.core, self._scheduler.config.limits
+        most = limits.jobs_living_max
+        living = len(core.jobs.active) + self._scheduler.driver.jobs_under_way
         if living + count > most:
             raise LimitReached(f"jobs_living_max is {most}: {living} jobs are living, {count} more exceed it")
+        if most := limits.jobs_living_a_user_max:
+            living = self._owners.living_jobs(core, owner) + self._jobs_under_way[owner]
+            if living + count > most:
+                raise LimitReached(
+                    f"jobs_living_a_user_max is {most}: {living} jobs of {owner!r} wait or run, {count} more exceed it"
+                )
 
     def _check_after(self, specs: Sequence[JobSpec]) -> None:
         """Raises InvalidInput for a job that can never start, as one that it comes after did not finish."""

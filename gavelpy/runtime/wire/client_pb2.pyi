@@ -1441,6 +1441,7 @@ class GetClusterResponse(_message.Message):
     DETAIL_FIELD_NUMBER: _builtins.int
     WARNING_FIELD_NUMBER: _builtins.int
     PRIORITIES_FIELD_NUMBER: _builtins.int
+    TEAMS_FIELD_NUMBER: _builtins.int
     cluster_name: _builtins.str
     policy: _builtins.str
     policy_parameters: _builtins.str
@@ -1467,6 +1468,10 @@ class GetClusterResponse(_message.Message):
     def priorities(self) -> _containers.RepeatedCompositeFieldContainer[Global___PriorityClass]:
         """the highest first"""
 
+    @_builtins.property
+    def teams(self) -> _containers.RepeatedCompositeFieldContainer[Global___Team]:
+        """in the order of the configuration; empty = entities are what jobs name"""
+
     def __init__(
         self,
         *,
@@ -1489,14 +1494,65 @@ class GetClusterResponse(_message.Message):
         detail: _builtins.str = ...,
         warning: _builtins.str = ...,
         priorities: _abc.Iterable[Global___PriorityClass] | None = ...,
+        teams: _abc.Iterable[Global___Team] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blind", b"blind", "cluster_name", b"cluster_name", "detail", b"detail", "gap", b"gap", "incarnation", b"incarnation", "jobs_over", b"jobs_over", "jobs_running", b"jobs_running", "jobs_waiting", b"jobs_waiting", "objective", b"objective", "path", b"path", "policy", b"policy", "policy_parameters", b"policy_parameters", "priorities", b"priorities", "round", b"round", "round_ends_in_s", b"round_ends_in_s", "round_s", b"round_s", "types", b"types", "uptime_s", b"uptime_s", "warning", b"warning"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blind", b"blind", "cluster_name", b"cluster_name", "detail", b"detail", "gap", b"gap", "incarnation", b"incarnation", "jobs_over", b"jobs_over", "jobs_running", b"jobs_running", "jobs_waiting", b"jobs_waiting", "objective", b"objective", "path", b"path", "policy", b"policy", "policy_parameters", b"policy_parameters", "priorities", b"priorities", "round", b"round", "round_ends_in_s", b"round_ends_in_s", "round_s", b"round_s", "teams", b"teams", "types", b"types", "uptime_s", b"uptime_s", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetClusterResponse: _TypeAlias = GetClusterResponse  # noqa: Y015
+
+@_typing.final
+class Team(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    PARENT_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    JOBS_WAITING_FIELD_NUMBER: _builtins.int
+    JOBS_RUNNING_FIELD_NUMBER: _builtins.int
+    GPUS_IN_USE_FIELD_NUMBER: _builtins.int
+    GPUS_OWED_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    weight: _builtins.float
+    policy: _builtins.str
+    """how it divides its part: fairness or fifo"""
+    parent: _builtins.str
+    """empty = none"""
+    jobs_waiting: _builtins.int
+    """its own, without those of the teams below it"""
+    jobs_running: _builtins.int
+    gpus_in_use: _builtins.int
+    gpus_owed: _builtins.float
+    """shares of its own jobs in the allocation in force, in GPUs"""
+    @_builtins.property
+    def members(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """who may submit jobs for it; empty = all"""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        weight: _builtins.float = ...,
+        policy: _builtins.str = ...,
+        parent: _builtins.str = ...,
+        members: _abc.Iterable[_builtins.str] | None = ...,
+        jobs_waiting: _builtins.int = ...,
+        jobs_running: _builtins.int = ...,
+        gpus_in_use: _builtins.int = ...,
+        gpus_owed: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpus_in_use", b"gpus_in_use", "gpus_owed", b"gpus_owed", "jobs_running", b"jobs_running", "jobs_waiting", b"jobs_waiting", "members", b"members", "name", b"name", "parent", b"parent", "policy", b"policy", "weight", b"weight"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Team: _TypeAlias = Team  # noqa: Y015
 
 @_typing.final
 class PriorityClass(_message.Message):

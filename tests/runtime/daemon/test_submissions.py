@@ -105,6 +105,40 @@ def test_a_priority_class_must_exist_and_be_open_to_the_owner(tmp_path: Path) ->
     run(scenario())
 
 
+def test_a_job_gets_a_team_that_is_open_to_its_owner(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        teams = {"teams.vision": {"members": ["alice"]}, "teams.sales": {"members": ["bob", "cid"], "weight": 2.0}}
+        async with running(make_config(tmp_path, **teams)) as cluster:
+            with pytest.raises(InvalidInput, match="team must be one of vision, which 'alice' may use, got 'sales'"):
+                await cluster.submit(make_spec(entity="sales"))
+            with pytest.raises(InvalidInput, match="team must be one that is open to 'dan', but none is"):
+                await cluster.scheduler.submit([make_spec()], "", "dan")
+            await cluster.submit(make_spec(), make_spec(entity="vision"), key="k")
+            await cluster.scheduler.submit([make_spec()], "", "bob")
+
+            assert [spec.entity for spec in cluster.core.jobs.specs] == ["vision", "vision", "sales"]
+            assert (await cluster.submit(make_spec(), make_spec(entity="vision"), key="k")) == [0, 1]
+
+    run(scenario())
+
+
+def test_a_user_at_the_limit_is_refused_and_others_are_not(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(make_config(tmp_path, limits={"jobs_living_a_user_max": 2, "weight_max": 5.0})) as cluster:
+            await cluster.submit(make_spec(), make_spec(weight=5.0))
+            with pytest.raises(
+                LimitReached, match="jobs_living_a_user_max is 2: 2 jobs of 'alice' wait or run, 1 more"
+            ):
+                await cluster.submit(make_spec())
+            await cluster.scheduler.submit([make_spec()], "", "bob")
+            with pytest.raises(InvalidInput, match=r"weight must be at most 5 here \(weight_max .*\), got 1000"):
+                await cluster.scheduler.submit([make_spec(weight=1000.0)], "", "cid")
+            await cluster.scheduler.cancel([0])
+            await cluster.submit(make_spec())
+
+    run(scenario())
+
+
 def test_jobs_get_the_limits_of_the_scheduler_and_keep_them_over_a_reload(tmp_path: Path) -> None:
     async def scenario() -> None:
         limits = {"time_s": 60.0, "time_max_s": 90.0, "stall_max_s": 30.0}

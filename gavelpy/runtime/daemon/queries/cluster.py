@@ -54,6 +54,21 @@ class ReservationStatus:
 
 
 @dataclass(frozen=True)
+class TeamStatus:
+    """A team. Its numbers do not include the teams below it."""
+
+    name: str
+    weight: float
+    policy: str
+    parent: str  # empty = none
+    members: Sequence[str]  # empty = all
+    jobs_waiting: int
+    jobs_running: int
+    gpus_in_use: int
+    gpus_owed: float  # shares in the allocation in force, in GPUs
+
+
+@dataclass(frozen=True)
 class ClusterStatus:
     """The cluster in numbers."""
 
@@ -76,6 +91,7 @@ class ClusterStatus:
     detail: str  # why the last request to the policy failed
     warning: str  # why the certificate of the allocation is weaker than promised
     priorities: Sequence[PriorityClass]  # the highest first
+    teams: Sequence[TeamStatus]  # in the order of the configuration
 
 
 @dataclass(frozen=True)
@@ -167,7 +183,44 @@ class ClusterQueries:
             detail=answer.failure,
             warning=answer.warning,
             priorities=ranking(core.settings.priorities).classes,
+            teams=self._teams(),
         )
+
+    def _teams(self) -> list[TeamStatus]:
+        """The configured teams with numbers of their own jobs."""
+        jobs, pool = self._scheduler.core.jobs, self._scheduler.core.pool
+        teams = self._scheduler.core.settings.teams
+        if not teams:
+            return []
+        active, names = jobs.active, len(jobs.entities)
+        entity = jobs.entity[active]
+        runs = jobs.state[active] == JobState.RUNNING
+        of_holder = jobs.entity[pool.job[pool.job != NONE]]
+        owed = (jobs.target[active].sum(axis=1) * jobs.gpus[active])[entity >= 0]
+        waiting, running, held, shares = (
+            np.bincount(rows[rows >= 0], weights, minlength=names)
+            for rows, weights in ((entity[~runs], None), (entity[runs], None), (of_holder, None), (entity, owed))
+        )
+        columns = [[*counts.tolist(), 0] for counts in (waiting, running, held, shares)]
+        row_of = {name: row for row, name in enumerate(jobs.entities)}
+        found = []
+        for team in teams:
+            row = row_of.get(team.name, names)  # the last place: no job has named it
+            waits, runs_now, gpus, owed_gpus = (column[row] for column in columns)
+            found.append(
+                TeamStatus(
+                    name=team.name,
+                    weight=team.weight,
+                    policy=str(team.policy),
+                    parent=team.parent,
+                    members=team.members,
+                    jobs_waiting=int(waits),
+                    jobs_running=int(runs_now),
+                    gpus_in_use=int(gpus),
+                    gpus_owed=float(owed_gpus),
+                )
+            )
+        return found
 
     def _types(self) -> list[GpuTypeStatus]:
         pool, prices = self._scheduler.core.pool, self._scheduler.engine.shadow_prices

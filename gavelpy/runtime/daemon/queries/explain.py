@@ -15,6 +15,7 @@ from gavelpy.mechanism.lifecycle import ALIVE, JobState, Resumes
 from gavelpy.mechanism.non_preemptible import NEVER_SAVED
 from gavelpy.mechanism.priority_classes import check_known
 from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.mechanism.teams import of_team
 from gavelpy.mechanism.view import account
 from gavelpy.mechanism.windows import check_reservations
 from gavelpy.model.job import JobId, JobSpec
@@ -180,10 +181,13 @@ class Explainer:
         scheduler = self._scheduler
         check_known(specs, scheduler.core.settings, owner)
         check_reservations(specs, scheduler.core, owner)
+        scheduler.config.limits.check_weights(specs)
         first = scheduler.core.jobs.count
         now_s, limited = time.time(), scheduler.config.jobs.limited
         tried = [
-            limited(spec).submitted(JobId(full_id(spec.id, first + k)), owner, first + k, now_s)
+            limited(of_team(spec, scheduler.core.settings, owner)).submitted(
+                JobId(full_id(spec.id, first + k)), owner, first + k, now_s
+            )
             for k, spec in enumerate(specs)
         ]
         wanted = range(first, first + min(len(specs), _FORECASTS_MAX))

@@ -83,7 +83,8 @@ def cluster_message(status: ClusterStatus) -> pb.GetClusterResponse:
     """The cluster in numbers."""
     types = [pb.TypeStatus(**vars(found)) for found in status.types]
     classes = [pb.PriorityClass(**vars(one)) for one in status.priorities]
-    return pb.GetClusterResponse(**(vars(status) | {"types": types, "priorities": classes}))
+    teams = [pb.Team(**vars(one)) for one in status.teams]
+    return pb.GetClusterResponse(**(vars(status) | {"types": types, "priorities": classes, "teams": teams}))
 
 
 def node_message(status: NodeStatus) -> pb.NodeStatus:

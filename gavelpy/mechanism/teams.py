@@ -1,0 +1,121 @@
+"""Teams: a tree of entities with weights, which the operator names, and the users who may submit jobs for each.
+
+A team is an entity of the policy's problem. `hierarchical` divides the cluster by the tree; other policies do not use
+it. Without configured teams, each entity that a job names has weight 1 and no parent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gavelpy.errors import InvalidInput
+from gavelpy.model.arrays import Ints
+from gavelpy.model.job import JobSpec
+from gavelpy.model.problem import Entity, EntityPolicy
+
+if TYPE_CHECKING:
+    from gavelpy.mechanism.settings import MechanismSettings
+
+TEAMS_MAX = 1000
+DEPTH_MAX = 32
+WEIGHT_MAX = 1e6
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+
+@dataclass(frozen=True)
+class Team:
+    """A team of users, whose jobs share the team's part of the cluster with those of the teams below it."""
+
+    name: str
+    weight: float = 1.0  # of its part, among the other members of its parent
+    policy: EntityPolicy = EntityPolicy.FAIRNESS  # how it divides its part
+    parent: str = ""  # "" = none: a part of the whole cluster
+    members: tuple[str, ...] = ()  # who may submit jobs for it; empty = all
+
+    def is_open_to(self, owner: str) -> bool:
+        """Whether this owner may submit jobs for the team."""
+        return not self.members or owner in self.members
+
+
+def check_teams(teams: Sequence[Team]) -> None:
+    """Raises InvalidInput, which names team and field, unless these teams are trees."""
+    if len(teams) > TEAMS_MAX:
+        raise InvalidInput(f"teams must be at most {TEAMS_MAX}, got {len(teams)}")
+    by_name: dict[str, Team] = {}
+    for one in teams:
+        where = f"teams.{one.name}"
+        if not _NAME.fullmatch(one.name):
+            allowed = "named by 1 to 63 letters, digits, '.', '_' and '-'"
+            raise InvalidInput(f"teams must be {allowed}, got {one.name[:80]!r}")
+        if one.name in by_name:
+            raise InvalidInput(f"teams must have each name once, got {one.name!r} twice")
+        if not 1 / WEIGHT_MAX <= one.weight <= WEIGHT_MAX:
+            raise InvalidInput(f"{where}.weight must be in [{1 / WEIGHT_MAX:g}, {WEIGHT_MAX:g}], got {one.weight!r}")
+        if not all(user and user.isprintable() for user in one.members):
+            raise InvalidInput(f"{where}.members must be names of users, got {list(one.members)!r}")
+        by_name[one.name] = one
+    for one in teams:
+        if one.parent and one.parent not in by_name:
+            allowed = f"one of {', '.join(by_name)}, or empty"
+            raise InvalidInput(f"teams.{one.name}.parent must be {allowed}, got {one.parent!r}")
+        above, seen = one, {one.name}
+        while above.parent:
+            above = by_name[above.parent]
+            if above.name in seen:
+                raise InvalidInput(f"teams.{one.name}.parent must not lead back to a team below it, got {one.parent!r}")
+            seen.add(above.name)
+        if len(seen) > DEPTH_MAX:
+            raise InvalidInput(
+                f"teams.{one.name}.parent must leave {DEPTH_MAX} levels of teams at most, got {one.parent!r}"
+            )
+
+
+def of_team(spec: JobSpec, settings: MechanismSettings, owner: str) -> JobSpec:
+    """The job with the team that it names, else with the only one that is open to its owner; as it is without teams.
+
+    Raises InvalidInput for a team that does not exist or is not open to them, and where several are possible.
+    """
+    if not settings.teams:
+        return spec
+    allowed = [one.name for one in settings.teams if one.is_open_to(owner)]
+    if spec.entity in allowed:
+        return spec
+    if not spec.entity and len(allowed) == 1:
+        return replace(spec, entity=allowed[0])
+    got = repr(spec.entity) if spec.entity else "none"
+    if not allowed:
+        raise InvalidInput(f"team must be one that is open to {owner!r}, but none is, got {got}")
+    raise InvalidInput(f"team must be one of {', '.join(allowed)}, which {owner!r} may use, got {got}")
+
+
+def check_entities(specs: Iterable[JobSpec], settings: MechanismSettings) -> None:
+    """Raises InvalidInput for a job whose entity is none of the teams, if there are any."""
+    names = [one.name for one in settings.teams]
+    for spec in specs if names else ():
+        if spec.entity not in names:
+            got = repr(spec.entity) if spec.entity else "none"
+            raise InvalidInput(f"entity of job {spec.id!r} must be a team, one of {', '.join(names)}, got {got}")
+
+
+@lru_cache(maxsize=8)
+def entities_of(names: tuple[str, ...], teams: tuple[Team, ...]) -> tuple[tuple[Entity, ...], Ints]:
+    """The entities of a problem, and the row among them of each of these names, with -1 in the last place.
+
+    They are the teams, and the names that are no team (of jobs that were submitted before teams were configured) with
+    weight 1 and no parent.
+    """
+    known = [Entity(one.name, one.weight, one.policy, one.parent) for one in teams]
+    row_of = {entity.id: row for row, entity in enumerate(known)}
+    for name in names:
+        if name not in row_of:
+            row_of[name] = len(known)
+            known.append(Entity(name))
+    rows = np.array([*(row_of[name] for name in names), -1], dtype=np.int64)
+    rows.flags.writeable = False
+    return tuple(known), rows
