@@ -63,9 +63,10 @@ logger = logging.getLogger(__name__)
 HEARTBEATS_MISSED = 4  # at least, before a node counts as unreachable
 WRITE_TIMEOUT_S = 10.0
 TALK_TIMEOUT_S_MIN = 20.0  # of a stream; `silent_after_s` if that is longer
-HEARTBEATS_PER_S = 1_000  # of all nodes: with more nodes, the interval is longer
+HEARTBEATS_PER_S = 500  # of all nodes: with more nodes, the interval is longer
 REFRESH_S = 1.0  # after which orders are repeated, for few nodes
-NODES_REFRESHED_PER_S = 500  # for many nodes
+NODES_REFRESHED_PER_S, REFRESH_S_MAX = 500, 10.0  # for many nodes
+IDLE_REFRESHED_PER_S, IDLE_REFRESH_S_MAX = 200, 5.0  # for many nodes without leases
 NodeEvent = NodeUnreachable | NodeLost | NodeDraining | NodeUnhealthy | DirectorySeen | NodeJoined | AgentRejoined
 UNMEASURED = ThroughputSettings(estimate=False)
 
@@ -310,8 +311,9 @@ class CommandExecutor:
     def look(self, now_s: float) -> None:
         """Checks all streams, nodes and leases once."""
         talk_s = max(self.settings.silent_after_s, TALK_TIMEOUT_S_MIN)
-        refresh_s = max(REFRESH_S, len(self.nodes) / NODES_REFRESHED_PER_S)
+        busy_s, idle_s = self._refresh_s()
         for node in self.nodes:
+            refresh_s = busy_s if self.leases.are_on(node.node_id) else idle_s
             node.look_at_stream(now_s, talk_s, WRITE_TIMEOUT_S, refresh_s)
         for event in self._watch.look(now_s):
             self._queue(event)
@@ -322,6 +324,15 @@ class CommandExecutor:
         if self.leases.has_events:
             self.wake_driver()
         self.wake_changed()
+
+    def _refresh_s(self) -> tuple[float, float]:
+        """After which time orders are repeated, for nodes with leases and for others.
+
+        While leases are on a silent node, the answers of all other nodes show whether it is cut off.
+        """
+        busy_s, idle_s = refresh_times_s(len(self.nodes), self.settings.silent_after_s)
+        is_urgent = any(self.leases.are_on(node_id) for node_id in self._watch.silent)
+        return busy_s, busy_s if is_urgent else idle_s
 
     def _members(self) -> list[Member]:
         """The agents of all nodes that are not lost: they decide on leases while no scheduler runs."""
@@ -338,6 +349,17 @@ class CommandExecutor:
         node = self.nodes.get(node_id)
         received_s = node.received_at_s if node is not None else -math.inf
         return self.quorum_views.runs_until_s(node_id, promised_s, received_s, now_s)
+
+
+def refresh_times_s(nodes: int, silent_after_s: float) -> tuple[float, float]:
+    """After which time orders are repeated in a cluster with this many nodes: for nodes with leases, and for others.
+
+    The agent of a node with leases requests the agreement of other agents when it has received no message for half of
+    `silent_after_s`; every agent closes its stream after 20 s without a message.
+    """
+    busy_s = min(nodes / NODES_REFRESHED_PER_S, silent_after_s / HEARTBEATS_MISSED, REFRESH_S_MAX)
+    idle_s = min(nodes / IDLE_REFRESHED_PER_S, IDLE_REFRESH_S_MAX)
+    return max(REFRESH_S, busy_s), max(REFRESH_S, busy_s, idle_s)
 
 
 def _log_plan(plan: RoundPlan) -> None:

@@ -135,3 +135,39 @@ def test_many_nodes_report_less_often_but_four_times_before_they_count_as_unreac
             await cluster.until(lambda: agent.heartbeat_interval_s == interval_s, "it is told")
 
     run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("nodes", "silent_after_s", "busy_s", "idle_s"),
+    [
+        (1, 10.0, 1.0, 1.0),
+        (200, 10.0, 1.0, 1.0),
+        (1_000, 10.0, 2.0, 5.0),
+        (5_000, 10.0, 2.5, 5.0),  # before half of silent_after_s, when agents with leases would request a quorum
+        (5_000, 60.0, 10.0, 10.0),
+        (50_000, 600.0, 10.0, 10.0),  # agents close streams after 20 s without a message
+    ],
+)
+def test_orders_of_many_nodes_are_repeated_less_often(
+    nodes: int, silent_after_s: float, busy_s: float, idle_s: float
+) -> None:
+    assert command_executor.refresh_times_s(nodes, silent_after_s) == (busy_s, idle_s)
+
+
+def test_all_nodes_are_asked_often_while_leases_are_on_a_silent_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_executor, "IDLE_REFRESHED_PER_S", 0.5)
+
+    async def scenario() -> None:
+        async with running(make_config(tmp_path)) as cluster, Agent("n0").connected(cluster):
+            execution = cluster.scheduler.execution
+            await cluster.submit(make_spec())
+            await cluster.until(lambda: execution.leases.are_on(NodeId("n0")), "it has a lease")
+
+            before = execution._refresh_s()
+            execution._watch.silent.add(NodeId("n0"))
+
+            assert (before, execution._refresh_s()) == ((1.0, 2.0), (1.0, 1.0))
+
+    run(scenario())

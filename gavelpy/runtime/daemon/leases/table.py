@@ -231,6 +231,10 @@ class LeaseTable:
         """Leases with a part on a node, if the part has not ended."""
         return [self.leases[number] for number in sorted(self._on_node.get(node, ()))]
 
+    def are_on(self, node: NodeId) -> bool:
+        """Whether `on_node` would return any."""
+        return bool(self._on_node.get(node))
+
     # Helpers ------------------------------------------------------------------------------------------------------
 
     def _add(self, number: int, job: int, gpus: Ints, round_end_s: float, round: int) -> Lease:

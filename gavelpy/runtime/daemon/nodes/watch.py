@@ -106,15 +106,21 @@ class NodeWatch:
     def look(self, now_s: float) -> list[NodeLost | NodeUnreachable]:
         """Events of nodes that are lost or unreachable now. Passes ends that dead nodes have recorded to the leases."""
         living = self.living()
-        expected = [node_id for node_id in living if node_id not in self.silent]
-        ages_s = [now_s - self._received_s(node_id) for node_id in expected]
+        silent_after_s, ages_s, late = self._settings.silent_after_s, [], []
+        for node_id in living:
+            node = self._nodes.get(node_id)
+            age_s = now_s - (self._began_s if node is None else node.received_at_s)
+            if node_id not in self.silent:
+                ages_s.append(age_s)
+            if node is None or node.stream is None or age_s >= silent_after_s:
+                late.append(node_id)
         if self._silence.look(ages_s, now_s):
-            extra = {"nodes": len(expected), "oldest_s": round(max(ages_s), 1)}
+            extra = {"nodes": len(ages_s), "oldest_s": round(max(ages_s), 1)}
             logger.warning(
                 "no messages of nearly all nodes, or this process did not run: declaring nodes unreachable is delayed",
                 extra=extra,
             )
-        found = (self._look_at(node_id, now_s) for node_id in living)
+        found = (self._look_at(node_id, now_s) for node_id in late)
         return [event for event in found if event is not None]
 
     def _received_s(self, node_id: NodeId) -> float:
@@ -124,8 +130,6 @@ class NodeWatch:
 
     def _look_at(self, node_id: NodeId, now_s: float) -> NodeLost | NodeUnreachable | None:
         node, silent_after_s = self._nodes.get(node_id), self._settings.silent_after_s
-        if node is not None and node.is_connected and now_s - node.received_at_s < silent_after_s:
-            return None
         if node is not None and not node.is_connected and self._is_gone(node):
             ends = self._recorded_ends(node)
             if ends:  # its jobs ended by themselves while the agent was away
