@@ -24,7 +24,7 @@ from gavelpy.solve.prices.crossover import exact
 from gavelpy.solve.prices.engine import with_free_types_spent, with_the_rest_spent
 from gavelpy.solve.prices.newton import PRICE_FLOOR, Dual, Point, near, roughly
 from gavelpy.solve.prices.table import INTERPRETED, Fixed, Sweep, Table, kernels, search_kernels
-from gavelpy.solve.prices.vertex import IN_DOUBT, IN_DOUBT_PER_TYPE, Mix, as_left, from_prices
+from gavelpy.solve.prices.vertex import Mix, as_left, from_prices, in_doubt
 from gavelpy.solve.program import Program
 from gavelpy.solve.solver import NUMPY_ROWS_MAX, Solver
 
@@ -175,7 +175,7 @@ def _stepped(table: Table, curve: LevelCurve, start: Point, solver: Solver) -> P
         before = np.maximum(price, PRICE_FLOOR * price.max())
         end, part = best_prices(
             some.rate, some.gain, *map(np.array, (some.gpus, some.count, need[rows], slope[rows])), here,
-            IN_DOUBT + IN_DOUBT_PER_TYPE * len(W), 1.0, True, True, price,
+            in_doubt(*some.rate.shape), 1.0, True, True, price,
         )  # fmt: skip
         if end == SINGULAR:
             dual = Dual(replace(some, gpu_counts=here), _Tangents(need[rows], slope[rows]), level_max=np.inf)

@@ -27,13 +27,14 @@ from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.solve.interior import Form, Level, Sum, optimum
 from gavelpy.solve.prices.table import Needs, Sweep, Table, kernels
 from gavelpy.solve.small_programs import BoxedModel, solve_small
-from gavelpy.solve.solver import Solver
+from gavelpy.solve.solver import NUMPY_ROWS_MAX, Solver
 
 PRICE_FLOOR = 1e-12  # of the highest price: price of a free type, so that no job uses it without need
 _EXCESS = 2e-4  # of a type's GPUs: excess demand from which the exact step continues
 _JOBS = 1.0  # or the GPUs of this many jobs
 _STEPS_MAX = 40
-_IDLE, _IDLE_STEPS = 1e-5, 4  # relative fall of the bound in a step that achieves nothing, and how many may follow
+_IDLE, _IDLE_OF_MANY = 1e-5, 1e-6  # relative fall of the bound in a step that achieves nothing; of compiled steps
+_IDLE_STEPS = 4  # that may follow each other
 _FIRST_STEPS = 6  # after which the bound shows whether a level of some interest can be reached
 _LEAP = 1.0  # largest change of the logarithm of a price in a step
 _SHORTEST, _SHORTER, _SHORT = 0.05, 0.3, 0.7  # fractions of a step that was too long
@@ -42,7 +43,10 @@ _WIDE = 0.3  # first and largest width of smoothing
 _STIFFNESS = 1e-6  # of the GPUs used: demand falls by at least this if a price doubles
 _NEXT_TO_NOTHING = 1e-200
 _ROUNDING = 1e-13
-_SAMPLE = 8192  # jobs
+_SAMPLE_PART, _SAMPLE_LEAST, _SAMPLE_MOST = 8, 1024, 8192  # one job of so many; bounds of their number
+_CONVERGED = 10.0  # excess below which more steps in a sample bring a point no nearer
+_SAMPLED = 4  # times a sample's jobs: for fewer, a sample saves nothing
+_UNSURE = 0.1  # relative: closer to the limit, a sample's bound does not show whether it can be reached
 _SAMPLE_ERROR = 0.02  # relative error of a sample's prices
 _KINKS = 10.0  # jobs whose kinks a width should contain
 _NEGLIGIBLE = 1e-3  # of the highest price: a type below it that is not used up is free
@@ -99,13 +103,14 @@ class Point:
 def near(dual: Dual, start: Point) -> Point:
     """The best point of some steps from `start`: the GPUs used are nearly those that exist.
 
-    Most steps use a sample of the jobs, with their part of the GPUs.
+    Most steps use a sample of many jobs, with their part of the GPUs, unless `start` is the point of such steps.
     """
     few = _sampled(dual)
     if few is None:
         return _descend(dual, start, _WIDE)
-    roughly = _descend(few, start, _WIDE)
-    return _descend(dual, Point(roughly.price, roughly.level), _SAMPLE_ERROR)
+    if start.excess > _CONVERGED:
+        start = _descend(few, start, _WIDE)
+    return _descend(dual, Point(start.price, start.level), _SAMPLE_ERROR)
 
 
 def roughly(dual: Dual, start: Point) -> Point:
@@ -116,7 +121,8 @@ def roughly(dual: Dual, start: Point) -> Point:
 def _sampled(dual: Dual) -> Dual | None:
     """The problem of a sample of the jobs; None if they are few."""
     K = len(dual.table.gpus)
-    return None if K < 2 * _SAMPLE else dual.sampled(np.arange(0, K, K // _SAMPLE))
+    sample = min(max(K // _SAMPLE_PART, _SAMPLE_LEAST), _SAMPLE_MOST)
+    return None if _SAMPLED * sample > K else dual.sampled(np.arange(0, K, K // sample))
 
 
 def _descend(dual: Dual, start: Point, width: float, steps_max: int | None = None) -> Point:
@@ -124,6 +130,8 @@ def _descend(dual: Dual, start: Point, width: float, steps_max: int | None = Non
     table, W = dual.table, dual.table.gpu_counts
     close = np.maximum(_EXCESS * W, _JOBS * float(table.load.mean()))
     narrowest = min(_KINKS / len(table.gpus), _WIDE)
+    if len(table.gpus) > NUMPY_ROWS_MAX and dual.root is None and not dual.is_size:
+        return _descend_compiled(dual, start, close, narrowest, width, steps_max or _STEPS_MAX)
     price, level, leap = start.price, start.level, _LEAP
     best, base = start, _Base(start.price, start.level, np.inf, np.zeros(len(W)), 0.0, 0.0)
     least, idle = np.inf, 0
@@ -158,6 +166,23 @@ def _descend(dual: Dual, start: Point, width: float, steps_max: int | None = Non
         level = base.level + part * base.rise
         width = min(max(min(width, 2.0 * base.taken(leap)), narrowest), _WIDE)
     return replace(best, bound=min(base.bound, bound))
+
+
+def _descend_compiled(dual: Dual, start: Point, close: Floats, narrowest: float, width: float, steps_max: int) -> Point:
+    """The same steps, in one call."""
+    from gavelpy.solve.prices.newton_kernels import descend
+
+    t, price = dual.table, start.price.copy()
+    settings = (
+        PRICE_FLOOR, _IDLE_OF_MANY, float(_IDLE_STEPS), _LEAP, _SHORTEST, _SHORTER, _SHORT, _LONGER, _WIDE, _STIFFNESS,
+        _ROUNDING, narrowest, _NEGLIGIBLE,
+    )  # fmt: skip
+    base, slope = dual.needs.at(0.0)
+    excess, bound, level = descend(
+        t.rate, t.gain, *map(np.array, (t.gpus, t.count, base, slope, t.gpu_counts)), dual.leveled, close, settings,
+        steps_max, float(start.level), width, price,
+    )  # fmt: skip
+    return Point(price, level, excess, bound)
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,7 +262,11 @@ def roughly_level(dual: Dual, value: Floats) -> Point:
     """
     table, limit, W = dual.table, float(value.min()), dual.table.gpu_counts
     level = min(limit, _FIRST_LEVEL * float(np.median(value)) * W.sum() / table.load.sum())
-    return roughly(dual, Point(np.ones(len(W)), level))
+    start = Point(np.ones(len(W)), level)
+    found = roughly(dual, start)
+    if abs(found.bound - limit) > _UNSURE * limit or _sampled(dual) is None:
+        return found
+    return _descend(dual, Point(found.price, found.level), _SAMPLE_ERROR, _FIRST_STEPS)
 
 
 def near_level(dual: Dual, value: Floats, solver: Solver, start: Point | None, *, inside: bool) -> Point:

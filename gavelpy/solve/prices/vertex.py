@@ -23,7 +23,7 @@ from gavelpy.solve.prices.table import IDLE, Modes, Sweep, Table, kernels
 _ROUNDING = 1e-15
 _KINK = 1e-9  # relative: modes whose cost exceeds the hull by less are on it
 _FREE = 4 * PRICE_FLOOR  # of the highest price: a type that costs no more is free
-IN_DOUBT, IN_DOUBT_PER_TYPE = 32, 8  # jobs whose mixes may change before all are computed again
+_IN_DOUBT_LEAST, _IN_DOUBT_MOST, _IN_DOUBT_PART, _IN_DOUBT_PER_TYPE = 32, 512, 16, 8
 _NO_SWAP = 1e-12  # of a unit: rounding of a sum of parts
 _CLOSE = 1e-6  # relative: largest difference between the solution and the point whose structure it has
 
@@ -68,11 +68,11 @@ def unique(dual: Dual, near: Point) -> Mix | None:
     from gavelpy.solve.prices.table_kernels import best_prices
 
     table, price = dual.table, near.price.copy()
-    T, W = len(price), table.gpu_counts * (1.0 + TRACE)
+    (K, T), W = table.rate.shape, table.gpu_counts * (1.0 + TRACE)
     need, slope = dual.needs.at(near.level)
     end, level = best_prices(
         table.rate, table.gain, *map(np.array, (table.gpus, table.count, need, slope)), W,
-        IN_DOUBT + IN_DOUBT_PER_TYPE * T, near.level, dual.leveled, not dual.leveled, price,
+        in_doubt(K, T), near.level, dual.leveled, not dual.leveled, price,
     )  # fmt: skip
     if end != FOUND:
         return None
@@ -80,6 +80,12 @@ def unique(dual: Dual, near: Point) -> Mix | None:
     if dual.leveled:
         price *= level  # from parts of the level to units
     return from_prices(replace(dual, table=replace(table, gpu_counts=W)), Point(price, level), table.gpu_counts)
+
+
+def in_doubt(jobs: int, gpu_types: int) -> int:
+    """Jobs whose mixes may change before all are computed again: enough for a box as wide as the prices are wrong."""
+    part = min(max(jobs // _IN_DOUBT_PART, _IN_DOUBT_LEAST), _IN_DOUBT_MOST)
+    return part + _IN_DOUBT_PER_TYPE * gpu_types
 
 
 def from_prices(dual: Dual, point: Point, gpu_counts: Floats | None = None) -> Mix | None:

@@ -1,0 +1,234 @@
+"""Newton's steps on the dual function in numba: what newton.py does, in one call, without margins of jobs.
+
+A step is a sweep over all jobs, a system of T + 1 equations, and the choice of a length. numpy takes some 50
+microseconds for the latter two, as long as the sweep takes for a thousand jobs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gavelpy.solve.compiled import njit
+from gavelpy.solve.prices.corner_kernels import inner
+from gavelpy.solve.prices.numba_kernels import _hull
+
+_SINGULAR = 1e-13  # of the largest number of a system: a pivot
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def descend(  # type: ignore[no-untyped-def]
+    rate, gain, gpus, count, base, slope, gpu_counts, leveled, close, settings, steps_max, level, width, price
+):
+    """Moves `price` (T,) to the best point of some steps; returns its excess, the least bound, and its level.
+
+    Needs (K,) are `base` at level 0, and rise with `slope` (K,) up to 1. `settings`: constants of newton.py.
+    """
+    T = len(price)
+    price_floor, idle_fall, idle_steps, leap_max, shortest, shorter, short, longer, wide, stiffness = settings[:10]
+    rounding, narrowest, negligible = settings[10:]
+    used, drift, curvature, over = np.empty(T), np.empty(T), np.empty((T, T)), np.empty(T)
+    active, step, system, right = np.empty(T, np.bool_), np.zeros(T), np.empty((T + 1, T + 1)), np.empty(T + 1)
+    at, best, best_level, best_excess = price.copy(), price.copy(), level, np.inf
+    from_price, from_level, from_bound, rise, along = price.copy(), level, np.inf, 0.0, 0.0
+    least, idle, leap, bound = np.inf, 0, leap_max, np.inf
+    for _ in range(steps_max):
+        reward = _demanded(rate, gain, gpus, count, base, slope, level, at, width, used, drift, curvature)
+        over[:] = used - gpu_counts
+        bound = _bound(level if leveled else reward, leveled, drift, curvature, over, at)
+        if not np.isfinite(bound):
+            break
+        excess = _excess(price_floor, over, close, at, active)
+        if excess < best_excess:
+            best[:] = at
+            best_level, best_excess = level, excess
+        idle = idle + 1 if bound > least - idle_fall * abs(bound) else 0
+        least = min(least, bound)
+        if excess < 1.0 or idle > idle_steps:
+            break
+        if bound <= from_bound + rounding * abs(bound):
+            rise = _step(curvature, used, drift, at, over, active, leveled, stiffness, system, right, step)
+            from_price[:] = at
+            from_level, from_bound, along = level, bound, 0.0
+            for t in range(T):
+                along += over[t] * at[t] * step[t]
+            leap = min(longer * leap, leap_max)
+            length = _length(step, rise, from_level)
+        else:
+            falls = 0.0
+            for t in range(T):
+                falls += over[t] * at[t] * step[t]
+            length = _length(step, rise, from_level)
+            part = min(max(along / (along - falls), shortest), short) if along > falls else shorter
+            leap = part * min(length, leap)
+        taken = min(length, leap)
+        part = taken / length if length > 0.0 else 0.0
+        _move(price_floor, negligible, from_price, part, step, over, at)
+        level = from_level + part * rise
+        width = min(max(min(width, 2.0 * taken), narrowest), wide)
+    price[:] = best
+    return best_excess, min(from_bound, bound), best_level
+
+
+@inner
+def _bound(bound, leveled, drift, curvature, over, price):  # type: ignore[no-untyped-def]
+    """The upper bound that these prices prove; infinite if they do not. With a level, scales prices and curvature."""
+    T, norm = len(price), 1.0
+    if leveled:
+        norm = 0.0
+        for t in range(T):
+            norm += drift[t] * price[t]
+        if not norm > 0.0:
+            return np.inf
+    for t in range(T):
+        price[t] /= norm
+        bound -= price[t] * over[t]
+        curvature[t, :] *= norm
+    return bound
+
+
+@inner
+def _excess(price_floor, over, close, price, active):  # type: ignore[no-untyped-def]
+    """The largest excess demand of a type that is not free, and writes which are not."""
+    excess, most = 0.0, price.max()
+    for t in range(len(price)):
+        active[t] = price[t] > price_floor * most or over[t] > 0.0
+        if active[t]:
+            excess = max(excess, abs(over[t]) / close[t])
+    return excess
+
+
+@inner
+def _move(price_floor, negligible, from_price, part, step, over, price):  # type: ignore[no-untyped-def]
+    """Writes the prices after a part of the step; one that is negligible and not used up becomes free."""
+    floor, from_most, most = price_floor * price.max(), from_price.max(), 0.0
+    for t in range(len(price)):
+        price[t] = max(from_price[t] * np.exp(part * step[t]), price_floor * from_most)
+        most = max(most, price[t])
+    for t in range(len(price)):
+        if price[t] < negligible * most and over[t] < 0.0:
+            price[t] = floor
+
+
+@inner
+def _length(step, rise, level):  # type: ignore[no-untyped-def]
+    """Largest relative change in a full step."""
+    length = abs(rise / level) if level != 0.0 else 0.0
+    for t in range(len(step)):
+        length = max(length, abs(step[t]))
+    return length
+
+
+@inner
+def _step(  # type: ignore[no-untyped-def]
+    curvature, used, drift, price, over, active, leveled, stiffness, system, right, step
+):
+    """Writes Newton's change of each price's logarithm, (T,), zero if it is not active; returns that of the level."""
+    T = len(price)
+    N = T + 1 if leveled else T
+    for r in range(T):
+        for t in range(T):
+            system[r, t] = -curvature[r, t] * price[t] if active[r] and active[t] else 0.0
+        system[r, r] -= stiffness * used[r] + 1e-200 if active[r] else 1.0
+        system[r, T] = drift[r] if active[r] and leveled else 0.0
+        system[T, r] = drift[r] * price[r] if active[r] and leveled else 0.0
+        right[r] = -over[r] if active[r] else 0.0
+    system[T, T], right[T] = 0.0, 0.0
+    for r in range(N):
+        most = 1e-200
+        for t in range(N):
+            most = max(most, abs(system[r, t]))
+        for t in range(N):
+            system[r, t] /= most
+        right[r] /= most
+    _eliminated(system, right, N)
+    for t in range(T):
+        step[t] = right[t]
+    return right[T] if leveled else 0.0
+
+
+@inner
+def _eliminated(matrix, right, N):  # type: ignore[no-untyped-def]
+    """Replaces the right side of a small system by its solution, with zero where a pivot is zero."""
+    for c in range(N):
+        pivot = c
+        for r in range(c + 1, N):
+            if abs(matrix[r, c]) > abs(matrix[pivot, c]):
+                pivot = r
+        if not abs(matrix[pivot, c]) > _SINGULAR:
+            matrix[c, c] = 0.0
+            continue
+        if pivot != c:
+            for t in range(N):
+                matrix[c, t], matrix[pivot, t] = matrix[pivot, t], matrix[c, t]
+            right[c], right[pivot] = right[pivot], right[c]
+        for r in range(c + 1, N):
+            factor = matrix[r, c] / matrix[c, c]
+            if factor != 0.0:
+                for t in range(c, N):
+                    matrix[r, t] -= factor * matrix[c, t]
+                right[r] -= factor * right[c]
+    for c in range(N - 1, -1, -1):
+        for t in range(c + 1, N):
+            right[c] -= matrix[c, t] * right[t]
+        right[c] = right[c] / matrix[c, c] if matrix[c, c] != 0.0 else 0.0
+
+
+@inner
+def _demanded(  # type: ignore[no-untyped-def]
+    rate, gain, gpus, count, base, slope, level, prices, width, used, drift, curvature
+):
+    """Writes the GPUs that all jobs use at these prices, their drift and smoothed curvature; returns the reward."""
+    K, T = rate.shape
+    cost, swap, gains, reward = np.empty(T), np.empty(T), gain.shape[0] > 0, 0.0
+    used[:], drift[:], curvature[:, :] = 0.0, 0.0, 0.0
+    for i in range(K):
+        g, load = gpus[i], count[i] * gpus[i]
+        for t in range(T):
+            cost[t] = g * prices[t] - (gain[i, t] if gains else 0.0)
+        rising, need = slope[i], base[i] + slope[i] * level
+        if rising > 0.0 and need > 1.0:
+            rising, need = 0.0, 1.0
+        a, b, _ = _hull(rate[i], cost, need, T)
+        a_rate = a_cost = a_price = 0.0
+        if a >= 0:
+            a_rate, a_cost, a_price = rate[i, a], cost[a], prices[a]
+        rise, theta, climb = 0.0, 0.0, 0.0
+        if a != b:
+            rise = 1.0 / (rate[i, b] - a_rate)
+            theta, climb = (need - a_rate) * rise, cost[b] - a_cost
+            used[b] += load * theta
+            drift[b] += load * rising * rise
+            if gains:
+                reward += count[i] * theta * gain[i, b]
+        if a >= 0:
+            used[a] += load * (1.0 - theta)
+            drift[a] -= load * rising * rise
+            if gains:
+                reward += count[i] * (1.0 - theta) * gain[i, a]
+        for t in range(-1, T):
+            if t in (a, b) or (t >= 0 and rate[i, t] <= 0.0):
+                continue
+            t_rate, t_cost, t_price = 0.0, 0.0, 0.0
+            if t >= 0:
+                t_rate, t_cost, t_price = rate[i, t], cost[t], prices[t]
+            phi = (t_rate - a_rate) * rise
+            reach = g * (t_price + abs(1.0 - phi) * a_price + (abs(phi) * prices[b] if a != b else 0.0))
+            if not (t_cost - a_cost - phi * climb < width * reach and reach > 0.0):
+                continue
+            room = 1.0
+            if a != b:
+                room = min(1.0, (1.0 - theta) / (1.0 - phi)) if 1.0 - phi > 1e-12 else 1.0
+                room = min(room, theta / phi) if phi > 1e-12 else room
+            swap[:] = 0.0
+            if t >= 0:
+                swap[t] = 1.0
+            if a >= 0:
+                swap[a] -= 1.0 - phi
+            if a != b:
+                swap[b] -= phi
+            weight = load * g * room / (2.0 * width * reach)
+            for u in range(T):
+                if swap[u] != 0.0:
+                    for v in range(T):
+                        curvature[u, v] += weight * swap[u] * swap[v]
+    return reward

@@ -1,0 +1,79 @@
+"""Newton's steps in numba against the same steps in numpy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.problems import Mix, draw
+from gavelpy.solve.prices import newton
+from gavelpy.solve.prices.newton import Dual, Point, near, roughly
+from gavelpy.solve.prices.table import Fixed, Proportional, Table, jobs_of
+
+
+def dual_of(seed: int) -> tuple[Dual, Point]:
+    """A random level or sum with what makes systems singular or numbers extreme, and where its steps start."""
+    rng = np.random.default_rng(seed)
+    jobs, types = int(rng.integers(2, 60)), int(rng.integers(1, 6))
+    rate = 10.0 ** rng.uniform(-rng.choice([0.5, 3.0, 6.0]), 0.0, (jobs, types))
+    rate[rng.random((jobs, types)) < rng.choice([0.0, 0.3])] = 0.0
+    rate[:, 0] = np.maximum(rate[:, 0], 1e-3)
+    rate /= rate.max(axis=1, keepdims=True)
+    if rng.random() < 0.2:
+        rate[:] = rate[0]
+    gpus, counts = rng.choice([1.0, 2.0, 8.0], jobs), np.ceil(jobs * rng.uniform(0.1, 1.5, types))
+    value, is_level = 10.0 ** rng.uniform(-1, 1, jobs), seed % 2 == 0
+    gain = np.zeros((0, types)) if is_level else rate * value[:, None]
+    table = Table(rate, gpus, np.ones(jobs), counts, gain)
+    if is_level:
+        return Dual(table, Proportional(1.0 / value), level_max=np.inf), Point(
+            np.ones(types), 0.37 * float(value.min())
+        )
+    floor = rng.uniform(0.0, 0.1, jobs) * (rng.random() < 0.5)
+    return Dual(table, Fixed(floor)), Point(np.full(types, float(value.mean())), 0.0)
+
+
+def both(seed: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Point, Point]:
+    """The points that numpy and numba find in a few steps."""
+    dual, start = dual_of(seed)
+    by_numpy = roughly(dual, start)
+    with monkeypatch.context() as patch:
+        patch.setattr(newton, "NUMPY_ROWS_MAX", 0)
+        patch.setattr(newton, "_IDLE_OF_MANY", newton._IDLE)
+        return by_numpy, roughly(dual, start)
+
+
+def assert_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bounds agree. Points with the same bound may differ: with one type, or equal rates, it has many."""
+    by_numpy, by_numba = both(seed, monkeypatch)
+    assert by_numba.bound == pytest.approx(by_numpy.bound, rel=1e-6), seed
+
+
+@pytest.mark.parametrize("types", [3, 8])
+@pytest.mark.parametrize("load", [0.1, 0.33, 0.6])
+def test_compiled_steps_end_at_the_prices_of_numpy(load: float, types: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = draw(600, types, Mix.DISTINCT, load=load).problem()
+    table = jobs_of(problem, np.ones(600), np.zeros(600)).table
+    dual, start = Dual(replace(table, gain=table.rate), Fixed(np.zeros(600))), Point(np.full(types, 0.1), 0.0)
+    monkeypatch.setattr(newton, "_IDLE_OF_MANY", newton._IDLE)
+    by_numba = near(dual, start)
+    monkeypatch.setattr(newton, "NUMPY_ROWS_MAX", 1000)
+
+    by_numpy = near(dual, start)
+
+    assert by_numba.price == pytest.approx(by_numpy.price, rel=1e-9)
+    assert by_numba.excess == pytest.approx(by_numpy.excess, rel=1e-6)
+
+
+@pytest.mark.parametrize("start", range(0, 60, 20))
+def test_compiled_steps_are_those_of_numpy(start: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(start, start + 20):
+        assert_same(seed, monkeypatch)
+
+
+@pytest.mark.slow
+def test_two_thousand_problems_have_the_same_steps_in_numba_and_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(2000):
+        assert_same(seed, monkeypatch)
