@@ -51,7 +51,7 @@ from gavelpy.solve.certificate import (
 )
 from gavelpy.solve.finish_time_search import Curves, Rising, by_highs
 from gavelpy.solve.objective import MaxSum, MinMaxFinishTime
-from gavelpy.solve.prices.highest_level import height
+from gavelpy.solve.prices.height import height
 from gavelpy.solve.prices.newton import NEWTON_MIN
 from gavelpy.solve.program import Program, best_rate_steps_per_s, program_of
 from gavelpy.solve.solver import CAREFUL, QUICK, HighsEffort, Solver

@@ -21,7 +21,7 @@ from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve import linear
 from gavelpy.solve.certificate import failed
 from gavelpy.solve.filling.targets import Targets
-from gavelpy.solve.prices.highest_level import height
+from gavelpy.solve.prices.height import height
 from gavelpy.solve.program import Program
 from gavelpy.solve.solver import REFINED, HighsEffort, Run, Solver
 

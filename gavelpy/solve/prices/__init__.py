@@ -20,4 +20,5 @@ Modules:
     vertex              the optimum as a function of its structure, so that the way there changes no byte
     pivots              few classes: exact simplex steps
     highest_level       the highest level of needs that rise with it, each with its own limit
+    height              the same for a program
 """
