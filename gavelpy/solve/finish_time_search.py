@@ -218,3 +218,10 @@ class Rising:
     def root(self, worth: Floats, budget: float) -> float:
         """The highest level at which Σ worth x target is at most `budget`, of which 1 is the value of the cluster."""
         return -self.curves.root(worth, budget - 1.0, 1.0)[1]
+
+    def near_root(self, worth: Floats, budget: float) -> float:
+        """As `root`, up to rounding, in a compiled loop."""
+        from gavelpy.solve.prices.curve_kernels import ratio_of
+
+        c, limit = self.curves, budget + _ROUNDING + _ULPS * budget
+        return -float(ratio_of(c.isolated, c.age, c.cap, worth, limit))

@@ -1,4 +1,4 @@
-"""Newton's steps in numba against the same steps in numpy."""
+"""Newton's steps and roots of bent needs in numba, against numpy."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.problems import Mix, draw
+from gavelpy.solve.finish_time_search import Curves, Rising
 from gavelpy.solve.prices import newton
 from gavelpy.solve.prices.newton import Dual, Point, near, roughly
 from gavelpy.solve.prices.table import Fixed, Proportional, Table, jobs_of
@@ -77,3 +78,26 @@ def test_compiled_steps_are_those_of_numpy(start: int, monkeypatch: pytest.Monke
 def test_two_thousand_problems_have_the_same_steps_in_numba_and_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(2000):
         assert_same(seed, monkeypatch)
+
+
+def root_and_twin(seed: int) -> tuple[float, float]:
+    """The level of random finish-time curves at which a random budget is spent: numba's and numpy's."""
+    rng = np.random.default_rng(seed)
+    jobs, decades = int(rng.integers(1, 60)), float(rng.choice([1.0, 6.0, 12.0]))
+    cap = rng.choice([1.0, 0.5, 1e-3], jobs)
+    curves = Curves(10.0 ** rng.uniform(0, decades, jobs), 10.0 ** rng.uniform(-2, decades, jobs), cap)
+    worth = 10.0 ** rng.uniform(-decades / 2, 0, jobs) * (rng.random(jobs) < 0.9)
+    budget = 1.0 + float(worth @ cap) * rng.uniform(-0.1, 1.1)
+    rising = Rising(curves)
+    return rising.near_root(worth, budget), rising.root(worth, budget)
+
+
+def test_compiled_roots_are_those_of_numpy() -> None:
+    for by_numba, by_numpy in map(root_and_twin, range(100)):
+        assert by_numba == pytest.approx(by_numpy, rel=1e-10)
+
+
+@pytest.mark.slow
+def test_two_thousand_roots_are_the_same_in_numba_and_numpy() -> None:
+    for by_numba, by_numpy in map(root_and_twin, range(2000)):
+        assert by_numba == pytest.approx(by_numpy, rel=1e-10)

@@ -168,6 +168,10 @@ class _LiveTargets:
         of_all[self.rows] = worth
         return self.targets.root(of_all, budget)
 
+    def near_root(self, worth: Floats, budget: float) -> float:
+        """See LevelCurve."""
+        return self.root(worth, budget)
+
 
 class _Elastic:
     """The LP of a residual, solved at one level after another."""

@@ -15,6 +15,7 @@ Modules:
     numba_search        compiled searches for prices, used where numba is loaded already
     column_kernels      the highest level of up to some thousand jobs by columns
     newton_kernels      Newton's steps, in numba
+    curve_kernels       roots of needs that bend, in numba
     newton              approximate prices: Newton's method on the dual function, HiGHS or the interior point
     crossover           from approximate prices to the exact optimum, by small linear programs
     vertex              the optimum as a function of its structure, so that the way there changes no byte

@@ -41,6 +41,7 @@ _AWAKE = 1e-3  # of the highest price: start of prices that were zero at another
 
 
 Loops = Callable[[int], ModuleType]
+Root = Callable[[Dual, Sweep, Floats, Floats], float]
 
 
 class LevelCurve(Protocol):
@@ -60,6 +61,10 @@ class LevelCurve(Protocol):
 
     def root(self, worth: Floats, budget: float) -> float:
         """The highest level at which Σ worth_k need_k is at most `budget`; infinite if it always is."""
+        ...  # a protocol's body
+
+    def near_root(self, worth: Floats, budget: float) -> float:
+        """As `root`, up to rounding: for a search whose steps are in no answer."""
         ...  # a protocol's body
 
 
@@ -132,10 +137,10 @@ def _by_steps(table: Table, curve: LevelCurve, value: Floats | None, solver: Sol
         point = start
         if point is None:
             most = curve.at(np.inf)
-            level = _proved(table, curve, most, even, _compiled)
+            level = _proved(table, curve, most, even, _near_root, _compiled)
             if level == np.inf:  # nothing is known of the level, if there is one
                 level = curve.root(np.ones(K), _MOST_NEEDS * float(most.sum()))
-            point = roughly(Dual(table, _Along(curve), np.inf, root=_root, loops=_compiled), Point(even, level))
+            point = roughly(Dual(table, _Along(curve), np.inf, root=_near_root, loops=_compiled), Point(even, level))
         found = _stepped(table, curve, point, solver) if point.level else None
         mix = None
         if found is not None and not _is_between(found.level):
@@ -161,7 +166,6 @@ def _stepped(table: Table, curve: LevelCurve, start: Point, solver: Solver) -> P
     in the end. A small program takes the step where the kinks of the compiled one are not independent.
     """
     from gavelpy.solve.prices.descent_kernels import ENDLESS, FOUND, SINGULAR, UNBOUNDED
-    from gavelpy.solve.prices.table_kernels import best_prices
 
     price, level, W = start.price.copy(), start.level, table.gpu_counts * (1.0 + TRACE)
     for _ in range(_STEPS_MAX):
@@ -172,12 +176,14 @@ def _stepped(table: Table, curve: LevelCurve, start: Point, solver: Solver) -> P
             return None
         some, here = table.some(rows), np.where(free, _ENOUGH * W, W)
         before = np.maximum(price, PRICE_FLOOR * price.max())
-        end, part = best_prices(
-            some.rate, some.gain, *map(np.array, (some.gpus, some.count, need[rows], slope[rows])), here,
-            in_doubt(*some.rate.shape), 1.0, True, True, price,
-        )  # fmt: skip
+        tangents = _Tangents(need[rows], slope[rows])
+        end, part = _step(some, tangents, here, price)
+        if end == SINGULAR and len(rows) > NUMPY_ROWS_MAX:  # from better prices, it may not be
+            dual = Dual(replace(some, gpu_counts=here), tangents, level_max=np.inf)
+            price = near(dual, Point(before, 1.0)).price.copy()
+            end, part = _step(some, tangents, here, price)
         if end == SINGULAR:
-            dual = Dual(replace(some, gpu_counts=here), _Tangents(need[rows], slope[rows]), level_max=np.inf)
+            dual = Dual(replace(some, gpu_counts=here), tangents, level_max=np.inf)
             vertex = exact(dual, Point(before, 1.0), solver)
             if vertex is None:
                 return None
@@ -190,6 +196,17 @@ def _stepped(table: Table, curve: LevelCurve, start: Point, solver: Solver) -> P
             return Point(price, level + (part - 1.0) * abs(level))
         level += (part - 1.0) * abs(level)
     return None
+
+
+def _step(table: Table, tangents: _Tangents, gpu_counts: Floats, price: Floats) -> tuple[int, float]:
+    """Moves the prices to the best ones for these needs; returns how that ended, and the level, of which 1 is here."""
+    from gavelpy.solve.prices.table_kernels import best_prices
+
+    needs = (table.gpus, table.count, tangents.need, tangents.rise)
+    end, level = best_prices(
+        table.rate, table.gain, *map(np.array, needs), gpu_counts, in_doubt(*table.rate.shape), 1.0, True, True, price
+    )
+    return int(end), float(level)
 
 
 @dataclass(frozen=True, eq=False)
@@ -321,18 +338,30 @@ def _size(table: Table, need: Floats) -> Dual:
     return Dual(table, Fixed(need), level_max=np.inf, is_size=True)
 
 
-def _proved(table: Table, curve: LevelCurve, need: Floats, price: Floats, loops: Loops = kernels) -> float:
+def _proved(
+    table: Table, curve: LevelCurve, need: Floats, price: Floats, root: Root | None = None, loops: Loops = kernels
+) -> float:
     """Upper bound on the level from these prices and the marginal costs at these needs."""
     s = loops(len(need)).sweep(table, need, np.zeros(len(need)), price, 0.0, 0.0)
-    return _root(Dual(table, _Along(curve), loops=loops), s, need, price)
+    return (root or _root)(Dual(table, _Along(curve), loops=loops), s, need, price)
 
 
 def _root(dual: Dual, s: Sweep, need: Floats, price: Floats) -> float:
     """The bound, from the sweep there."""
     assert isinstance(dual.needs, _Along)
+    return dual.needs.curve.root(*_worth_and_budget(dual, s, need, price))
+
+
+def _near_root(dual: Dual, s: Sweep, need: Floats, price: Floats) -> float:
+    """The bound, up to rounding."""
+    assert isinstance(dual.needs, _Along)
+    return dual.needs.curve.near_root(*_worth_and_budget(dual, s, need, price))
+
+
+def _worth_and_budget(dual: Dual, s: Sweep, need: Floats, price: Floats) -> tuple[Floats, float]:
+    """Marginal costs of all classes, (K,), and the value of their time and of the GPUs."""
     table = dual.table
     steepness = dual.loops(len(need)).settle(table, s.low, s.high, need, price)[1]
     left = steepness[:, None] * table.rate - table.gpus[:, None] * price
     budgets = np.where(table.rate > 0, left, 0.0).max(axis=1, initial=0.0)
-    worth = table.count * steepness
-    return dual.needs.curve.root(worth, float(table.count @ budgets + price @ table.gpu_counts))
+    return table.count * steepness, float(table.count @ budgets + price @ table.gpu_counts)

@@ -1,0 +1,58 @@
+"""Roots of bent needs in numba: the finish-time ratio at which targets cost as much as there is.
+
+A search needs such a root at every step, and numpy takes some twenty passes over arrays for each. A certificate's root
+stays numpy's (finish_time_search.py), so that its bytes do not depend on whether numba is loaded.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gavelpy.solve.compiled import njit
+from gavelpy.solve.prices.corner_kernels import inner
+
+_CLOSE = 1e-15  # relative distance of the bounds at which the search ends
+_STEPS_MAX = 200
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def ratio_of(isolated, age, cap, weight, limit):  # type: ignore[no-untyped-def]
+    """The least ratio at which Σ weight x target is at most `limit`, from above; see `Curves.root`."""
+    n, low, high = len(age), np.inf, 0.0
+    for i in range(n):
+        low = min(low, (age[i] + 1.0 / cap[i]) / isolated[i])
+        high = max(high, (age[i] + n * weight[i] / limit) / isolated[i])
+    cost, slope = _cost(isolated, age, cap, weight, low)
+    if cost <= limit:
+        return low
+    ratio = low
+    for _ in range(_STEPS_MAX):
+        if high - low <= _CLOSE * high:
+            break
+        if ratio != low:
+            cost, slope = _cost(isolated, age, cap, weight, ratio)
+        if cost > limit:
+            low = ratio
+        else:
+            high = ratio
+        following = ratio + (cost - limit) / slope + _CLOSE * ratio if slope > 0.0 else np.inf
+        if not low < following < high:
+            following = low**0.5 * high**0.5 if high > 2.0 * low else 0.5 * (low + high)
+        if following in (low, high):
+            break
+        ratio = following
+    return high
+
+
+@inner
+def _cost(isolated, age, cap, weight, ratio):  # type: ignore[no-untyped-def]
+    """The weighted sum of the targets at a ratio, and its decrease per increase of the ratio."""
+    cost, slope = 0.0, 0.0
+    for i in range(len(age)):
+        left = ratio * isolated[i] - age[i]
+        if left * cap[i] <= 1.0:
+            cost += weight[i] * cap[i]
+        else:
+            cost += weight[i] / left
+            slope += weight[i] * isolated[i] / (left * left)
+    return cost, slope
