@@ -1,5 +1,8 @@
 """Roots of bent needs in numba: the finish-time ratio at which targets cost as much as there is.
 
+A job of age a with an isolated time i (both in units of the job's duration at its best rate) has at the ratio ρ the
+target 1 / (ρ i - a), at most its highest rate. Targets bend there: their sum is convex between bends only.
+
 A search needs such a root at every step, and numpy takes some twenty passes over arrays for each. A certificate's root
 stays numpy's (finish_time_search.py), so that its bytes do not depend on whether numba is loaded.
 """
