@@ -28,6 +28,7 @@ from gavelpy.runtime.service_manager import sd_notify
 from gavelpy.runtime.storage import StorageSilent, StorageWorkers
 
 logger = logging.getLogger(__name__)
+COLLECTED_EVERY = (20_000, 20, 20)  # new objects, collections of these, and collections of those
 DIRECTORY_MODE = 0o700
 MARK_S = 5.0  # time limit of the checkpoint directory at the start; the scheduler starts without an answer, too
 MARK_AGAIN_S = 60.0
@@ -185,8 +186,13 @@ def _remove_made(made: Sequence[Path]) -> None:
 
 
 def _begin_to_collect() -> None:
-    """Enables garbage collection, without the objects that were loaded until now."""
+    """Enables garbage collection, without the objects that were loaded until now.
+
+    Jobs and leases live long: with Python's thresholds, collections are up to half of the time in which a round with
+    thousands of leases is planned.
+    """
     gc.freeze()
+    gc.set_threshold(*COLLECTED_EVERY)
     gc.enable()
 
 

@@ -33,9 +33,9 @@ def make_node(received_at_s: float = 0.0) -> tuple[Node, Stream]:
 def test_stream_of_a_peer_that_does_not_talk_ends() -> None:
     node, stream = make_node(received_at_s=100.0)
 
-    node.look_at_stream(120.0, talk_s=20.0, write_s=10.0, refresh_s=60.0)
+    node.is_due(120.0, talk_s=20.0, write_s=10.0, refresh_s=60.0)
     before = stream.ended.is_set()
-    node.look_at_stream(120.1, talk_s=20.0, write_s=10.0, refresh_s=60.0)
+    node.is_due(120.1, talk_s=20.0, write_s=10.0, refresh_s=60.0)
 
     assert (before, stream.ended.is_set(), stream.is_late) == (False, True, True)
 
@@ -44,9 +44,9 @@ def test_stream_of_a_peer_that_does_not_take_what_it_is_sent_ends() -> None:
     node, stream = make_node(received_at_s=100.0)
     stream.writing_s = 95.0
 
-    node.look_at_stream(105.0, talk_s=20.0, write_s=10.0, refresh_s=60.0)
+    node.is_due(105.0, talk_s=20.0, write_s=10.0, refresh_s=60.0)
     before = stream.ended.is_set()
-    node.look_at_stream(105.1, talk_s=20.0, write_s=10.0, refresh_s=60.0)
+    node.is_due(105.1, talk_s=20.0, write_s=10.0, refresh_s=60.0)
 
     assert (before, stream.ended.is_set(), stream.is_late) == (False, True, True)
 
@@ -54,11 +54,10 @@ def test_stream_of_a_peer_that_does_not_take_what_it_is_sent_ends() -> None:
 def test_orders_are_due_again_after_a_while() -> None:
     node, stream = make_node(received_at_s=100.0)
 
-    node.look_at_stream(100.9, talk_s=20.0, write_s=10.0, refresh_s=1.0)
-    before = stream.wake.is_set()
-    node.look_at_stream(101.0, talk_s=20.0, write_s=10.0, refresh_s=1.0)
+    before = node.is_due(100.9, talk_s=20.0, write_s=10.0, refresh_s=1.0)
+    after = node.is_due(101.0, talk_s=20.0, write_s=10.0, refresh_s=1.0)
 
-    assert (before, stream.wake.is_set(), stream.ended.is_set()) == (False, True, False)
+    assert (before, after, stream.ended.is_set()) == (False, True, False)
 
 
 def test_orders_that_nothing_has_changed_are_sent_again(tmp_path: Path) -> None:
@@ -169,5 +168,27 @@ def test_all_nodes_are_asked_often_while_leases_are_on_a_silent_node(
             execution._watch.silent.add(NodeId("n0"))
 
             assert (before, execution._refresh_s()) == ((1.0, 2.0), (1.0, 1.0))
+
+    run(scenario())
+
+
+def test_streams_of_many_nodes_are_woken_in_several_turns_of_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_executor, "WOKEN_AT_ONCE", 2)
+
+    async def scenario() -> None:
+        async with running(make_config(tmp_path)) as cluster:
+            streams = [Stream() for _ in range(5)]
+            nodes = [Node(Hello(NodeId(f"n{k}"), "host", "v100", 1, "here"), one) for k, one in enumerate(streams)]
+            cluster.scheduler.execution._wake(nodes)
+
+            woken = [sum(stream.wake.is_set() for stream in streams)]
+            await asyncio.sleep(0)
+            woken.append(sum(stream.wake.is_set() for stream in streams))
+            await asyncio.sleep(0)
+
+            assert woken == [2, 4]
+            assert all(stream.wake.is_set() for stream in streams)
 
     run(scenario())

@@ -205,11 +205,12 @@ def lease_of(core: SchedulerCore, number: int, job: int, gpus: Ints, until_s: fl
     """A lease of a job on these GPUs, with an unreported part on each of their nodes."""
     pool, spec = core.pool, core.jobs.specs[job]
     parts: list[Part] = []
-    nodes = pool.node_of[gpus]
-    for row in dict.fromkeys(nodes.tolist()):
-        local = tuple(pool.number[gpus[nodes == row]].tolist())
+    numbers: dict[int, list[int]] = {}  # by row of a node
+    for row, number_there in zip(pool.node_of[gpus].tolist(), pool.number[gpus].tolist(), strict=True):
+        numbers.setdefault(row, []).append(number_there)
+    for row, local in numbers.items():
         first_rank = len(parts) if spec.one_process_a_node else sum(len(part.gpus) for part in parts)
-        parts.append(Part(pool.node_ids[row], len(parts), first_rank, local))
+        parts.append(Part(pool.node_ids[row], len(parts), first_rank, tuple(local)))
     lease = Lease(number, job, gpus.copy(), parts, until_s, round)
     lease.world_size = len(parts) if spec.one_process_a_node else len(gpus)
     lease.steps_total = 0.0 if core.jobs.total_by[job] != -1 else spec.steps_total

@@ -77,14 +77,15 @@ class LeaseTable:
 
     def plan(self, plan: RoundPlan) -> None:
         """Extends, revokes and grants the leases of a plan."""
-        for number in plan.extend_leases.tolist():
-            self._extend(number, plan.until_s)
+        for number, overlap_s in zip(plan.extend_leases.tolist(), self._overlaps_s(plan.extend_jobs), strict=True):
+            self._extend(number, plan.until_s + overlap_s)
         for number in plan.revoke_leases.tolist():
             self._wish(number, Wish.STOP)
         offsets, gpus = plan.grant_gpu_offsets.tolist(), plan.grant_gpus
-        jobs_leases = zip(plan.grant_jobs.tolist(), plan.grant_leases.tolist(), strict=True)
-        for k, (job, number) in enumerate(jobs_leases):
-            lease = self._add(number, job, gpus[offsets[k] : offsets[k + 1]], plan.until_s, plan.round)
+        overlaps_s = self._overlaps_s(plan.grant_jobs)
+        granted = zip(plan.grant_jobs.tolist(), plan.grant_leases.tolist(), overlaps_s, strict=True)
+        for k, (job, number, overlap_s) in enumerate(granted):
+            lease = self._add(number, job, gpus[offsets[k] : offsets[k + 1]], plan.until_s + overlap_s, plan.round)
             self._hold(lease)
             if not lease.is_held:
                 self._release(lease)
@@ -106,7 +107,7 @@ class LeaseTable:
         jobs, round = self.core.jobs, self.core.round
         self.late.rebuild()
         for job in np.flatnonzero(jobs.stopping[: jobs.count] >= 0).tolist():
-            until_s = float(jobs.stopping_until_s[job])
+            until_s = float(jobs.stopping_until_s[job]) + self._overlaps_s(np.array([job]))[0]
             number, left = int(jobs.stopping[job]), jobs.gpus_stopping(job)
             lease = self._add(number, job, jobs.lost_leases.get(job, {}).get(number, left), until_s, round)
             lease.wish = Wish.STOP
@@ -117,7 +118,8 @@ class LeaseTable:
             self._check_end(lease)  # if none of its GPUs is left
         for job in jobs.leased.tolist():
             gpus = jobs.gpus_held(job)
-            lease = self._add(int(jobs.lease[job]), job, gpus, float(jobs.until_s[job]), round)
+            until_s = float(jobs.until_s[job]) + self._overlaps_s(np.array([job]))[0]
+            lease = self._add(int(jobs.lease[job]), job, gpus, until_s, round)
             lease.is_started = bool(jobs.state[job] == JobState.RUNNING)
             lease.wish = Wish.RUN if lease.is_started else lease.wish
             self._hold(lease)
@@ -237,8 +239,8 @@ class LeaseTable:
 
     # Helpers ------------------------------------------------------------------------------------------------------
 
-    def _add(self, number: int, job: int, gpus: Ints, round_end_s: float, round: int) -> Lease:
-        lease = lease_of(self.core, number, job, gpus, round_end_s + self._overlap_s(job), round)
+    def _add(self, number: int, job: int, gpus: Ints, until_s: float, round: int) -> Lease:
+        lease = lease_of(self.core, number, job, gpus, until_s, round)
         lease.restart_count = self.count_starts(job)
         self.leases[number] = lease
         self._of_job[job].add(number)
@@ -246,12 +248,13 @@ class LeaseTable:
             self._on_node[node].add(number)
         return lease
 
-    def _overlap_s(self, job: int) -> float:
-        """How long a lease of a job outlasts its round."""
-        is_stopped_at_a_loss = (
-            self.core.settings.keep_unsaved and not is_preemptible(self.core.jobs, np.array([job]))[0]
-        )
-        return self.patience.unsaved_overlap_s if is_stopped_at_a_loss else self.patience.overlap_s
+    def _overlaps_s(self, jobs: Ints) -> list[float]:
+        """How long a lease of each job outlasts its round."""
+        if not self.core.settings.keep_unsaved:
+            return [self.patience.overlap_s] * len(jobs)
+        is_at_a_loss = ~is_preemptible(self.core.jobs, jobs)
+        found: list[float] = np.where(is_at_a_loss, self.patience.unsaved_overlap_s, self.patience.overlap_s).tolist()
+        return found
 
     def _is_withdrawn(self, job: int, node: NodeId) -> bool:
         """Whether no plan revokes a lease of a job on a node that can start none: only the node can end it safely."""
@@ -283,18 +286,15 @@ class LeaseTable:
 
     def _restored(self, lease: Lease, slack_s: float, *, is_seen: bool) -> None:
         longest_s = max(self.patience.unsaved_overlap_s, self.patience.overlap_s)  # the job may have saved since
-        lease.promised_s += slack_s + longest_s - self._overlap_s(lease.job)
+        lease.promised_s += slack_s + longest_s - self._overlaps_s(np.array([lease.job]))[0]
         for part in lease.parts.values():  # even if it waits: the wait may have ended before the restart
             part.is_sent, part.is_seen = True, is_seen
         if not lease.is_held:
             self._release(lease)
 
-    def _extend(self, number: int, round_end_s: float) -> None:
+    def _extend(self, number: int, until_s: float) -> None:
         lease = self.leases.get(number)
-        if lease is None:
-            return
-        until_s = round_end_s + self._overlap_s(lease.job)
-        if lease.until_s != until_s:
+        if lease is not None and lease.until_s != until_s:
             lease.until_s = until_s
             lease.promised_s = max(lease.promised_s, until_s)
             self.changed.update(lease.parts)

@@ -145,19 +145,19 @@ class Node:
         """Whether it has an open stream; it may still be unreachable."""
         return self.stream is not None
 
-    def look_at_stream(self, now_s: float, talk_s: float, write_s: float, refresh_s: float) -> None:
-        """Ends a stream that does not send or receive, and wakes one that is due for orders.
+    def is_due(self, now_s: float, talk_s: float, write_s: float, refresh_s: float) -> bool:
+        """Whether orders are due on its stream. Ends a stream that does not send or receive.
 
         A periodic check of all streams replaces a timer per message.
         """
         stream = self.stream
         if stream is None:
-            return
+            return False
         if now_s - self.received_at_s > talk_s or now_s - stream.writing_s > write_s:
             stream.is_late = True
             stream.ended.set()
-        elif now_s - stream.sent_s >= refresh_s:
-            stream.wake.set()
+            return False
+        return now_s - stream.sent_s >= refresh_s
 
     def age_s(self, now_s: float) -> float:
         """Time since its last message."""
