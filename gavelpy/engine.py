@@ -26,7 +26,7 @@ from gavelpy.estimator.probes import (
 )
 from gavelpy.mechanism.class_tiers import TiersLeft, joined_answers, part_of
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
-from gavelpy.mechanism.events import AllocationFailed, AllocationSolved, ThroughputEstimated
+from gavelpy.mechanism.events import NO_INTS, AllocationFailed, AllocationSolved, ThroughputEstimated
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.pairs import with_gaining_pairs
@@ -170,6 +170,10 @@ class Engine:
             shares.pair_type[pair],
             shares.together[pair],
             certificate.warning,
+            _known(allocation.shadow_prices),
+            allocation.again_s,
+            allocation.memory,
+            *_refused(question, allocation),
         )
 
     def estimate(self, question: EstimateThroughput) -> ThroughputEstimated:
@@ -264,6 +268,20 @@ class Engine:
         absent = sorted(serial for serial in self._keys if serial not in present)
         for serial in absent[: max(len(absent) - KEYS_SPARE, 0)]:
             del self._keys[serial]
+
+
+def _known(prices: Floats) -> Floats:
+    """The marginal values; none of a rule, which optimises nothing."""
+    return np.zeros(0) if np.isnan(prices).any() else prices
+
+
+def _refused(question: SolveAllocation, allocation: Allocation) -> tuple[Ints, tuple[str, ...]]:
+    """The jobs that the policy refuses, and why."""
+    if not allocation.refused:
+        return NO_INTS, ()
+    row_of = {job: row for row, job in enumerate(question.problem.job_ids)}
+    rows = [row_of[job] for job in allocation.refused]
+    return question.jobs[rows], tuple(allocation.refused.values())
 
 
 def _keys_of(question: SolveAllocation) -> list[Key]:

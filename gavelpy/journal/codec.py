@@ -10,6 +10,7 @@ version that can express it (the constants below), so a journal without new feat
 
 from __future__ import annotations
 
+import math
 from dataclasses import MISSING, fields, replace
 from typing import Any
 
@@ -76,11 +77,11 @@ PLACED = 8  # the nodes that a job may use
 FEATURED = 8  # what the agent of a node lacks
 BOOKED = 9  # reservations for users, and jobs that run within one
 LAGGING = 10  # settings: the lag for which a running job is preempted
-TEAMED = 11  # settings: teams
+TEAMED = 11  # settings: teams; of an allocation: marginal values, memory, refused jobs
 NEWEST = 11
 OLDEST = 1  # that can be read
 _LATER = {  # newest version of an event, if above VERSION
-    "AllocationSolved": WARNED,
+    "AllocationSolved": TEAMED,
     "JobSubmitted": BOOKED,
     "JobsHeld": ORDERED,
     "ReservationAdded": BOOKED,
@@ -100,7 +101,7 @@ _LATER = {  # newest version of an event, if above VERSION
     "TotalAnnounced": ORDERED,
 }
 _LAST_FIELDS: dict[str, dict[int, int]] = {  # number of last fields that each later version added to an event
-    "AllocationSolved": {PACKED: 3, WARNED: 1},
+    "AllocationSolved": {PACKED: 3, WARNED: 1, TEAMED: 5},
     "NodeJoined": {NAMED: 1, FEATURED: 2},
     "NodeDraining": {SAVING: 1},
     "NodeLost": {FORGOTTEN: 1},
@@ -177,6 +178,7 @@ _VALUES: dict[str, tuple[type, ...]] = {
     "float": (int, float),
     "bool": (bool,),
     "str": (str,),
+    "bytes": (bytes,),
     "NodeId": (str,),
     "Ints": (np.ndarray,),
     "Floats": (np.ndarray,),
@@ -195,6 +197,8 @@ def encode(event: Event, now_s: float) -> bytes:
     match event:
         case AllocationSolved():
             version = WARNED if event.warning else PACKED if len(event.pair_share) else VERSION
+            if len(event.marginal_value) or event.again_s < math.inf or event.memory or event.refused_why:
+                version = TEAMED
         case JobSubmitted():
             later = [version for field, version in _LATER_OF_JOBS.items() if getattr(event.spec, field)]
             version = max([VERSION, *later])

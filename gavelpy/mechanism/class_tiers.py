@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 
@@ -85,6 +86,7 @@ def _of_rows(problem: AllocationProblem, rows: Ints, rate: Floats, free: Ints) -
         member_configuration=order,
         member_job=order,
         member_rate_steps_per_s=rate,
+        memory=b"",
         **{name: getattr(problem, name)[rows] for name in _OF_JOBS},
     )
 
@@ -134,4 +136,9 @@ def joined_answers(epoch: int, answers: Sequence[AllocationSolved]) -> Allocatio
         pair_gpu_type=np.concatenate([one.pair_gpu_type for one in answers]),
         pair_share=np.concatenate([one.pair_share for one in answers]),
         warning="; ".join(dict.fromkeys(one.warning for one in answers if one.warning)),
+        marginal_value=reduce(lambda high, low: np.where(high == 0, low, high), [a.marginal_value for a in answers]),
+        again_s=min(one.again_s for one in answers),
+        memory=b"",
+        refused_jobs=np.concatenate([one.refused_jobs for one in answers]),
+        refused_why=tuple(why for one in answers for why in one.refused_why),
     )

@@ -184,8 +184,8 @@ class SchedulerCore:
             return max(self.now_s, min(question.asked_s + settings.solve_patience_s, self.window_due_s))
         due_s = min(self.attention_s, self.round_end_s, self.retry_due_s, self.window_due_s)
         may_ask = settings.solve_within_round or not self.is_in_round
-        if question.stale and question.open_epoch == NONE_OPEN and may_ask:
-            due_s = min(due_s, question.allowed_s(settings.solve_interval_s))
+        if question.open_epoch == NONE_OPEN and may_ask:
+            due_s = min(due_s, question.due_s(settings.solve_interval_s))
         return max(self.now_s, due_s)
 
     @property

@@ -9,6 +9,7 @@ Exogenous events come from the world and replay under any policy; endogenous one
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import ClassVar
@@ -303,6 +304,11 @@ class AllocationSolved(_Endogenous):
     pair_gpu_type: Ints = field(default_factory=lambda: NO_INTS)  # (P,)
     pair_share: Floats = field(default_factory=lambda: NO_FLOATS)  # (P,) in (0, 1], of the time of both
     warning: str = ""  # why the certificate is weaker than promised
+    marginal_value: Floats = field(default_factory=lambda: NO_FLOATS)  # (T,) of one more GPU; empty = none
+    again_s: float = math.inf  # after the request, when the policy must be called again
+    memory: bytes = b""  # of the policy, for its next call
+    refused_jobs: Ints = field(default_factory=lambda: NO_INTS)  # (R,) that the policy refuses
+    refused_why: tuple[str, ...] = ()  # (R,)
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,6 +46,7 @@ class ReasonKind(StrEnum):
     BEHIND_GANG = "behind-gang"  # free GPUs are reserved for a gang; only jobs that can be preempted may use them
     LEASE_UNCLEAR = "lease-unclear"  # an unreachable node may still run it
     AWAITS_ALLOCATION = "awaits-allocation"
+    REFUSED = "refused"  # the policy refuses it
     LEASE_ENDING = "lease-ending"  # it starts when an older lease has ended
     STARTING = "starting"
     BACKING_OFF = "backing-off"  # it failed, and waits before it is retried
@@ -137,6 +138,8 @@ class _Explanation:
             return reason
         if self.jobs.solved[row] < 0:
             return Reason(ReasonKind.AWAITS_ALLOCATION, "waits for its first allocation")
+        if row in self.core.question.refused and not self.wanted[k].any():
+            return Reason(ReasonKind.REFUSED, f"the policy refuses it: {self.core.question.refused[row]}")
         part = int(self.jobs.part[row])
         if part not in self.reserved:
             self.reserved[part] = self.planner.of_part(part).reserved

@@ -38,6 +38,9 @@ class AllocationRequest:
         self.asked_jobs: Ints = NO_INTS
         self.failures = 0  # consecutive
         self.retry_s = -math.inf  # earliest retry after a failure
+        self.again_at_s = math.inf  # when the policy must be called again
+        self.memory = b""  # of the policy
+        self.refused: dict[int, str] = {}  # jobs that the policy refuses, and why
 
     @property
     def is_answered(self) -> bool:
@@ -46,7 +49,11 @@ class AllocationRequest:
 
     def may_ask(self, now_s: float, interval_s: float) -> bool:
         """Whether a new request is due and allowed."""
-        return self.stale and self.open_epoch == NONE_OPEN and now_s >= self.allowed_s(interval_s)
+        return self.open_epoch == NONE_OPEN and now_s >= self.due_s(interval_s)
+
+    def due_s(self, interval_s: float) -> float:
+        """When a new request is due, if none is open; infinite = never."""
+        return max(self.allowed_s(interval_s), -math.inf if self.stale else self.again_at_s)
 
     def allowed_s(self, interval_s: float) -> float:
         """Earliest time of the next request. A request at time 0 does not delay it, as in the original Gavel."""
@@ -80,12 +87,12 @@ class AllocationRequest:
         exempt: NonPreemptible = ALL_PREEMPTIBLE,
     ) -> list[SolveAllocation]:
         """Opens a request for these jobs, if there are any. `exempt` jobs and their GPUs are excluded."""
-        self.stale = False
+        self.stale, self.again_at_s = False, math.inf
         if not len(rows):
             return []
         self.epoch += 1
         self.open_epoch, self.asked_s, self.asked_jobs = self.epoch, now_s, rows
-        problem = problem_of(jobs, pool, rows, now_s, exempt, settings.teams)
+        problem = problem_of(jobs, pool, rows, now_s, exempt, settings.teams, self.memory)
         job_types = tuple(jobs.specs[row].job_type for row in rows.tolist()) if settings.packing else ()
         parts = _parts(jobs, pool, settings, rows, exempt.open_gpus)
         tiers = () if parts else priority_classes.tiers(jobs, pool, settings, rows, exempt.open_gpus)
@@ -112,6 +119,8 @@ class AllocationRequest:
         A pair without a share is deleted if both its owed and its received time are below `forgotten_s`.
         """
         self.failures, self.retry_s = 0, -math.inf
+        self.again_at_s, self.memory = self.asked_s + answer.again_s, answer.memory
+        self.refused = dict(zip(answer.refused_jobs.tolist(), answer.refused_why, strict=True))
         jobs.target[jobs.active] = 0.0
         jobs.target[answer.jobs, answer.gpu_type] = answer.share
         if len(answer.pair_share) or jobs.pairs.count:
@@ -189,6 +198,7 @@ def problem_of(
     now_s: float,
     exempt: NonPreemptible = ALL_PREEMPTIBLE,
     teams: tuple[Team, ...] = (),
+    memory: bytes = b"",
 ) -> AllocationProblem:
     """The allocation problem of these jobs now; also books the isolated time of the steps since the last problem.
 
@@ -223,6 +233,7 @@ def problem_of(
         entity=entity_row[jobs.entity[rows]],
         gpu_type_held=jobs.lease_type[rows],
         entities=entities,
+        memory=memory,
     )
 
 

@@ -40,7 +40,7 @@ OLDEST = 1  # version that can still be read
 _SHARED = -2  # up to version 5: location of a checkpoint in the directory that nodes share
 _CORE = ("now_s", "settled_s", "incarnation", "round", "round_began_s", "round_end_s", "attention_s", "awaiting",
          "retry_due_s", "woken_s", "window_due_s")  # fmt: skip
-_QUESTION = ("stale", "epoch", "open_epoch", "asked_s", "failures", "retry_s")
+_QUESTION = ("stale", "epoch", "open_epoch", "asked_s", "failures", "retry_s", "again_at_s", "memory", "refused")
 _GPU_COLUMNS = ("type_of", "node_of", "job", "number", "present", "beside")
 _JOB_FIELDS = tuple(field.name for field in fields(JobSpec))
 
@@ -281,8 +281,7 @@ def _restored(state: dict[str, Any]) -> SchedulerCore:
         row[0]: Window(row[0], tuple(row[1]), row[2], row[3], row[4], tuple(row[5])) for row in state["windows"]
     }
     core.question = AllocationRequest()
-    for name in _QUESTION:
-        setattr(core.question, name, state["question"][name])
+    vars(core.question).update(state["question"])
     core.question.asked_jobs = np.array(state["asked_jobs"], dtype=np.int64)
     priority_classes.rank_jobs(core.jobs, core.settings)
     core.exempt = non_preemptible.exempt(core.leases, core.settings, core.woken_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,14 @@ import numpy as np
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import Floats, floats
+from gavelpy.model.job import JobId
 from gavelpy.model.problem import AllocationProblem
 
 if TYPE_CHECKING:
     import pandas as pd
+
+AGAIN_MIN_S = 1.0
+MEMORY_BYTES_MAX = 1 << 20  # it is journaled with each answer
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,9 @@ class Allocation:
     shadow_prices: Floats  # (T,) marginal value of a GPU: objective gained by one more; NaN if nothing is optimised
     certificate: Certificate
     rate_floor_steps_per_s: Floats = field(default_factory=lambda: np.zeros(0))  # (J,) guaranteed rates; empty = none
+    again_s: float = np.inf  # time after which the policy must be called again, if nothing else causes it before
+    memory: bytes = b""  # for its next call, in `AllocationProblem.memory`
+    refused: Mapping[JobId, str] = field(default_factory=dict)  # jobs that it refuses, and why
 
     def __post_init__(self) -> None:
         shape = (self.problem.configuration_count, len(self.problem.gpu_types))
@@ -57,6 +65,13 @@ class Allocation:
         wanted = (0,) if floors == (0,) else (self.problem.job_count,)
         promised = floats("rate_floor_steps_per_s", self.rate_floor_steps_per_s, wanted)
         object.__setattr__(self, "rate_floor_steps_per_s", promised)
+        if not self.again_s >= AGAIN_MIN_S:
+            raise InvalidInput(f"again_s must be at least {AGAIN_MIN_S:g}, or infinite for never, got {self.again_s!r}")
+        if not isinstance(self.memory, bytes) or len(self.memory) > MEMORY_BYTES_MAX:
+            got = f"{len(self.memory)} bytes" if isinstance(self.memory, bytes) else repr(self.memory)[:60]
+            raise InvalidInput(f"memory must be at most {MEMORY_BYTES_MAX} bytes, got {got}")
+        for job in set(self.refused) - set(self.problem.job_ids) if self.refused else ():
+            raise InvalidInput(f"refused must name jobs of the problem, got {job!r}")
 
     @property
     def prices(self) -> Floats:

@@ -78,6 +78,7 @@ class AllocationProblem:
     entity: Ints  # (J,) row in entities, -1 = none
     gpu_type_held: Ints  # (J,) column of gpu_types the job runs on now, -1 = none
     entities: tuple[Entity, ...] = ()
+    memory: bytes = b""  # `Allocation.memory` of the policy's last answer; empty at first, and with parts or classes
 
     def __post_init__(self) -> None:
         J, T, C, M = len(self.job_ids), len(self.gpu_types), len(self.demand), len(self.member_job)
@@ -161,6 +162,7 @@ class AllocationProblem:
         entity: npt.ArrayLike = -1,
         entities: Sequence[Entity] = (),
         gpu_type_held: npt.ArrayLike = -1,
+        memory: bytes = b"",
     ) -> AllocationProblem:
         """A problem without co-location: each job runs alone.
 
@@ -195,6 +197,7 @@ class AllocationProblem:
             gpus_asked=gpus_asked,
             price_usd_per_gpu_h=spread("price_usd_per_gpu_h", price_usd_per_gpu_h, (T,)),
             entities=tuple(entities),
+            memory=memory,
             **{name: spread(name, values, (J,)) for name, values in per_job.items()},
         )
 

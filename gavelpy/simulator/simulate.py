@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
 TURNS_MAX = 10  # of each job, without a step by any job
 LEASES_MIN = 100
+IDLE_ANSWERS_MAX = 1000  # answers in a row while nothing runs, by a policy with `again_s`
 OF_JOB = "preempted before its first step, each time; no job gains a step any more"
 _NAMED_MAX = 3
 HORIZON_S = 100 * 365.25 * 86400.0
@@ -95,6 +96,7 @@ class Simulation(VirtualScheduler):
         self.rng = np.random.default_rng(seed) if self.label in settings.shuffled else None
         self.history = History()
         self.recorded = deque(recorded)
+        self.idle_answers = 0  # in a row, while no job had a lease
         self.stall = Stall(len(trace))
         self.observers: list[Observer] = [self.history.apply, self.stall, *observers]
         self.estimation = estimation
@@ -157,8 +159,9 @@ class Simulation(VirtualScheduler):
             arrival_s = arrivals[next_job] if next_job < len(arrivals) else np.inf
             event_s = self.node_events[0][0] if self.node_events else np.inf
             now_s = max(min(arrival_s, event_s, self.next_s), core.now_s)
-            if now_s > HORIZON_S or self._is_stalled():
-                break  # no job that is left can run, or they run forever, or start forever
+            is_refused = self.idle_answers >= IDLE_ANSWERS_MAX and arrival_s == event_s == np.inf
+            if now_s > HORIZON_S or self._is_stalled() or is_refused:
+                break  # no job that is left can run, or they run forever, start forever, or are refused forever
             self.now_s = now_s
             while self.node_events and self.node_events[0][0] <= now_s:
                 self.handle(self.node_events.popleft()[1])
@@ -206,6 +209,7 @@ class Simulation(VirtualScheduler):
         """The recorded answer if there is one, else the engine's."""
         if self.recorded and isinstance(answer := self.recorded[0][1], AllocationSolved | AllocationFailed):
             return answer
+        self.idle_answers = 0 if len(self.core.jobs.leased) else self.idle_answers + 1
         solved = super().solve(question)
         if isinstance(solved, AllocationSolved) and any(value > 0 for value in self.engine.shadow_prices.values()):
             self.marginal_values.append((self.now_s, self.engine.shadow_prices))

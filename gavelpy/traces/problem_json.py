@@ -146,6 +146,7 @@ def build_problem(
     for i, name in enumerate(columns.entities):
         if name not in entity_row:
             raise error_of(i, ("entity",), f"one of {', '.join(e.id for e in known)}", name)
+    numbers: dict[str, Any] = {name: np.array(values, dtype=np.float64) for name, values in columns.numbers.items()}
     return AllocationProblem.of(
         columns.ids,
         cluster.gpu_types,
@@ -155,7 +156,7 @@ def build_problem(
         price_usd_per_gpu_h=cluster.prices,
         entity=np.array([entity_row[name] for name in columns.entities], dtype=np.int64),
         entities=known,
-        **{name: np.array(values, dtype=np.float64) for name, values in columns.numbers.items()},
+        **numbers,
     )
 
 

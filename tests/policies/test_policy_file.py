@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gavelpy.errors import InvalidInput
+from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import Policy, PolicyRun, policy_from, policy_named
 from gavelpy.policies.contract import CHECKS, problems
 from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
@@ -51,6 +54,24 @@ def of_the_page(tmp_path: Path) -> Policy:
     path = tmp_path / "page.py"
     path.write_text(re.findall(r"^```python\n(from dataclasses.*?)^```", page, re.MULTILINE | re.DOTALL)[0], "utf-8")
     return policy_named(f"{path}:HighestThroughput")
+
+
+def test_the_page_s_policy_with_memory_refuses_for_good(tmp_path: Path) -> None:
+    page = (PROJECT / "docs/policies.md").read_text(encoding="utf-8")
+    path = tmp_path / "memory.py"
+    path.write_text(re.findall(r"^```python\n(import json.*?)^```", page, re.MULTILINE | re.DOTALL)[0], "utf-8")
+    policy = policy_named(f"{path}:Promises")
+    problem = AllocationProblem.of(
+        ["late", "good", "free"], ["v100"], [1], [[1.0]] * 3, steps_remaining=60.0, deadline_s=[50.0, 90.0, np.inf]
+    )
+
+    first = policy.allocate(problem)
+    longer = replace(problem, memory=first.memory, deadline_s=np.array([500.0, 90.0, np.inf]))
+    second = policy.allocate(longer)
+
+    assert first.refused == second.refused == {"late": "its deadline cannot be met"}
+    assert second.share[:, 0].tolist() == pytest.approx([0.0, 0.5, 0.5])
+    assert (first.again_s, first.memory) == (600.0, b'["late"]')
 
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)

@@ -86,3 +86,18 @@ def test_sentence_about_many_jobs_stays_short() -> None:
     assert told is not None
     assert "and 990 more" in told.text
     assert len(told.text) < 500
+
+
+def test_refused_jobs_are_shown_to_their_owners_and_memory_to_nobody() -> None:
+    event = AllocationSolved(
+        1, np.array([0, 2]), np.array([0, 0]), np.array([0.5, 0.5]), marginal_value=np.array([0.25]), again_s=9.0,
+        memory=b"mine", refused_jobs=np.array([1, 3]), refused_why=("late", "large"),
+    )  # fmt: skip
+
+    found = event_text(event, {0, 1})
+
+    assert found is not None
+    values = json.loads(found.json)
+    assert (values["jobs"], values["refused_jobs"], values["refused_why"]) == ([0], [1], ["late"])
+    assert (values["marginal_value"], values["again_s"]) == ([0.25], 9.0)
+    assert "memory" not in values

@@ -16,6 +16,7 @@ from gavelpy.journal.codec import journal_name
 from gavelpy.journal.store import EventStore
 from gavelpy.journal.tables import Entry
 from gavelpy.mechanism.events import (
+    AllocationSolved,
     Event,
     IdsReserved,
     JobAnnotated,
@@ -48,7 +49,7 @@ EVENTS_DEFAULT = 1_000
 _WAIT_S = 30.0
 NOT_KEPT = "events-not-kept"
 _SHOWN = 10  # jobs in a sentence
-_HIDDEN = frozenset({"state_id"})  # identifies an agent
+_HIDDEN = frozenset({"state_id", "memory"})  # identifies an agent; is a policy's own
 _JOB_ARRAYS = ("jobs", "leases", "steps_done", "gpu_type", "share", "rates_steps_per_s")
 
 
@@ -98,6 +99,10 @@ def _values(event: Event, visible: Container[int] | None) -> dict[str, Any]:
     found = {field.name: getattr(event, field.name) for field in fields(event) if field.name not in _HIDDEN}
     if isinstance(event, JobSubmitted):
         return {"job": next(iter(jobs_of(event) or ()), None), **_spec(event.spec)}
+    if isinstance(event, AllocationSolved):
+        of_jobs = zip(event.refused_jobs.tolist(), event.refused_why, strict=True)
+        refused = {job: why for job, why in of_jobs if visible is None or job in visible}
+        found |= {"refused_jobs": list(refused), "refused_why": list(refused.values())}
     if isinstance(found.get("jobs"), np.ndarray):
         kept = np.array([visible is None or job in visible for job in found["jobs"].tolist()], dtype=np.bool_)
         if "gpu_offsets" in found:
