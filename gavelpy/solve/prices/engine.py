@@ -24,7 +24,7 @@ from gavelpy.solve.prices.certified import proved, ray_at
 from gavelpy.solve.prices.crossover import ATTEMPTS, exact
 from gavelpy.solve.prices.newton import NEWTON_MIN, PRICE_FLOOR, Dual, Point, near_level, near_sum, roughly_level
 from gavelpy.solve.prices.pivots import has_few_pivots, most_gain
-from gavelpy.solve.prices.table import Fixed, Proportional, Table, jobs_of, kernels, search_kernels
+from gavelpy.solve.prices.table import Fixed, Proportional, Table, compiled, jobs_of, kernels, search_kernels
 from gavelpy.solve.prices.vertex import Mix, as_left, from_prices, read_off, unique
 from gavelpy.solve.solver import NUMPY_ROWS_MAX, Solver
 
@@ -219,7 +219,8 @@ def _by_columns(dual: Dual, value: Floats, solver: Solver) -> Mix | None:
         return _at_the_limit(table, value, limit, solver)
     if bound - level > _COLUMNS_GAP * level or not price.max() > 0:
         return None
-    mix = from_prices(dual, Point(np.maximum(price, PRICE_FLOOR * price.max()), level))
+    near = Point(np.maximum(price, PRICE_FLOOR * price.max()), level)
+    mix = from_prices(replace(dual, loops=compiled), near)
     if mix is None:
         return None
     solver.points["level", len(price)] = Point(mix.price, mix.level, 0.0)

@@ -23,7 +23,7 @@ from gavelpy.solve.linear import TRACE
 from gavelpy.solve.prices.crossover import exact
 from gavelpy.solve.prices.engine import with_free_types_spent, with_the_rest_spent
 from gavelpy.solve.prices.newton import PRICE_FLOOR, Dual, Point, near, roughly
-from gavelpy.solve.prices.table import INTERPRETED, Fixed, Sweep, Table, kernels, search_kernels
+from gavelpy.solve.prices.table import INTERPRETED, Fixed, Sweep, Table, compiled, kernels, search_kernels
 from gavelpy.solve.prices.vertex import Mix, as_left, from_prices, in_doubt
 from gavelpy.solve.solver import NUMPY_ROWS_MAX, Solver
 
@@ -137,14 +137,14 @@ def _by_steps(table: Table, curve: LevelCurve, value: Floats | None, solver: Sol
         point = start
         if point is None:
             most = curve.at(np.inf)
-            level = _proved(table, curve, most, even, _near_root, _compiled)
+            level = _proved(table, curve, most, even, _near_root, compiled)
             if level == np.inf:  # nothing is known of the level, if there is one
                 level = curve.root(np.ones(K), _MOST_NEEDS * float(most.sum()))
-            point = roughly(Dual(table, _Along(curve), np.inf, root=_near_root, loops=_compiled), Point(even, level))
+            point = roughly(Dual(table, _Along(curve), np.inf, root=_near_root, loops=compiled), Point(even, level))
         found = _stepped(table, curve, point, solver) if point.level else None
         mix = None
         if found is not None and not _is_between(found.level):
-            mix = _completed(table, curve, value, found, solver, _compiled)
+            mix = _completed(table, curve, value, found, solver, compiled)
             if mix is not None and start and _is_far(found.level, mix.level):
                 mix = None  # a cold search may not find it
         if mix is not None:
@@ -153,10 +153,6 @@ def _by_steps(table: Table, curve: LevelCurve, value: Floats | None, solver: Sol
         if start is None:
             break
     return None
-
-
-def _compiled(_: int) -> ModuleType:
-    return kernels(NUMPY_ROWS_MAX + 1)
 
 
 def _stepped(table: Table, curve: LevelCurve, start: Point, solver: Solver) -> Point | None:

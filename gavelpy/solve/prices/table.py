@@ -218,6 +218,11 @@ def kernels(jobs: int) -> ModuleType:
     return numba_kernels
 
 
+def compiled(_: int) -> ModuleType:
+    """The loops in numba, for any number of jobs: where they are loaded, and rounding is in no answer."""
+    return kernels(NUMPY_ROWS_MAX + 1)
+
+
 _COMPILED = Path(__file__).with_name("__pycache__")
 _KERNELS = {"gavelpy.solve.prices.numba_kernels", "gavelpy.solve.prices.event_kernels"}
 _LOADING_S, _COMPILING_S = 2.0, 20.0  # of CPU time: what the kernels cost if they are cached, and if they are not

@@ -10,7 +10,9 @@ equations, whatever point the search began at. So a warm start changes no byte o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import ModuleType
 
 import numpy as np
 
@@ -100,7 +102,7 @@ def from_prices(dual: Dual, point: Point, gpu_counts: Floats | None = None) -> M
     rows = most_in_doubt(s, T)
     base, time = need - slope * level, np.zeros((len(rows), T))
     vertex = Vertex(point.price, level, dual.leveled, s.low, s.high, base, slope, rows, time, attempts=0)
-    some, again, price = _again(table, vertex)
+    some, again, price = _again(table, vertex, dual.loops)
     return _by_structure(table, vertex, price > 0, restricted(some, again, need[rows], point.price), gpu_counts)
 
 
@@ -114,10 +116,10 @@ def as_left(table: Table, vertex: Vertex, level: float) -> Mix:
     return Mix(time, steepness, price, level, is_unique=False)
 
 
-def _again(table: Table, vertex: Vertex) -> tuple[Table, Sweep, Floats]:
+def _again(table: Table, vertex: Vertex, loops: Callable[[int], ModuleType] = kernels) -> tuple[Table, Sweep, Floats]:
     """The jobs of the last program, their mixes at the final prices, and these prices with zeros."""
     some, need = table.some(vertex.rows), vertex.need[vertex.rows]
-    again = kernels(len(vertex.low)).sweep(some, need, np.zeros(len(need)), vertex.price, 0.0, 0.0)
+    again = loops(len(vertex.low)).sweep(some, need, np.zeros(len(need)), vertex.price, 0.0, 0.0)
     return some, again, np.where(vertex.price <= _FREE * vertex.price.max(), 0.0, vertex.price)
 
 
