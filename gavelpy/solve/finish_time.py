@@ -68,7 +68,7 @@ def best_finish_time(problem: AllocationProblem, objective: MinMaxFinishTime, so
     unit_s = objective.steps / np.where(best > 0, best, 1.0)  # of each job: the duration of its steps at its best rate
     isolated, age = objective.isolated_s / unit_s, objective.age_s / unit_s
     program = program_of(problem, isolated / np.where(best > 0, best, 1.0), age * best)
-    jobs, (cap, _) = program.jobs, best_alone(program)
+    jobs, (cap, per_gpu) = program.jobs, best_alone(program)
     curves = Curves(isolated[jobs], age[jobs], cap)
     prefix = "classes+" if len(program.value) < len(jobs) else ""
     fallen: dict[str, str] = {}  # rung -> reason of its failure
@@ -81,7 +81,7 @@ def best_finish_time(problem: AllocationProblem, objective: MinMaxFinishTime, so
             fallen[name] = failure.status
         else:
             path = " after ".join([prefix + name, *reversed(fallen)])
-            answer, evenness = _proved(program, curves, candidate, kept, path)
+            answer, evenness = _proved(program, curves, per_gpu, candidate, kept, path)
             c = answer.certificate
             if c.violation <= VIOLATION_MAX:
                 if c.gap <= GAP_MAX and evenness <= GAP_MAX:
@@ -94,7 +94,7 @@ def best_finish_time(problem: AllocationProblem, objective: MinMaxFinishTime, so
     if not feasible:
         even = Candidate(even_shares(program), even_duals(program), math.inf)
         even = replace(even, duals=replace(even.duals, floor=even.duals.level, level=even.duals.floor))
-        feasible.append(_proved(program, curves, even, 0.0, EVEN_SPLIT)[0])
+        feasible.append(_proved(program, curves, per_gpu, even, 0.0, EVEN_SPLIT)[0])
     return best_of(feasible, fallen, GAP_MAX)
 
 
@@ -176,9 +176,12 @@ def _efforts(type_count: int) -> Iterator[tuple[HighsEffort, float]]:
     yield replace(quick, name="slackened"), _SLACK
 
 
-def _proved(program: Program, curves: Curves, candidate: Candidate, kept: float, path: str) -> tuple[Answer, float]:
+def _proved(
+    program: Program, curves: Curves, per_gpu: Floats, candidate: Candidate, kept: float, path: str
+) -> tuple[Answer, float]:
     """The certified answer, and how uneven the jobs are that are not at their best rate.
 
+    `per_gpu` (R, T) is the increase of a job's highest rate per GPU.
     The bound is valid for any duals (certificate.py): Σ λ_j r_j <= Σ μ_j + p·W for all shares.
     """
     problem, jobs, best = program.problem, program.jobs, program.best_rate_steps_per_s
@@ -194,15 +197,15 @@ def _proved(program: Program, curves: Curves, candidate: Candidate, kept: float,
     others = ratios[rates < curves.cap * (1.0 - GAP_MAX)].max(initial=root)
     worst, least = float(ratios.max()), max(root, own)
     per_ratio = root**2 * float(weight @ curves.fall(root))  # d(1 / ratio) = d(GPUs) x price / this
-    prices = prices / per_ratio if root > own else _prices_of_own(program, curves)
+    prices = prices / per_ratio if root > own else _prices_of_own(per_gpu, curves)
     certificate = replace(proof, objective=1.0 / worst, bound=1.0 / least, gap=abs(worst - least) / least)
     return Answer(share, prices, certificate), float(others - root) / root
 
 
-def _prices_of_own(program: Program, curves: Curves) -> Floats:
+def _prices_of_own(per_gpu: Floats, curves: Curves) -> Floats:
     """Increase of the objective per GPU of each type if the best rates of the worst jobs determine it, (T,)."""
     worst = np.flatnonzero(curves.own >= curves.own.max() * (1.0 - _DECIDES))
-    c, gain = curves.taken(worst), best_alone(program)[1][worst]
+    c, gain = curves.taken(worst), per_gpu[worst]
     prices: Floats = (gain * (c.isolated / (c.age * c.cap + 1.0) ** 2)[:, None]).min(axis=0)  # d(1 / own) / d(cap)
     return prices
 

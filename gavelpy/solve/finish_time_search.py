@@ -17,6 +17,7 @@ from gavelpy.errors import SolverFailed
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.solve.certificate import Candidate, Duals
 from gavelpy.solve.linear import TRACE
+from gavelpy.solve.prices.table import Bends
 from gavelpy.solve.program import Program
 from gavelpy.solve.solver import HighsEffort, Model, Optimum, Run, Solver
 
@@ -225,3 +226,8 @@ class Rising:
 
         c, limit = self.curves, budget + _ROUNDING + _ULPS * budget
         return -float(ratio_of(c.isolated, c.age, c.cap, worth, limit))
+
+    @property
+    def bends(self) -> Bends:
+        """See LevelCurve."""
+        return Bends(self.curves.isolated, self.curves.age, self.curves.cap)

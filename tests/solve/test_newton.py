@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.problems import Mix, draw
 from gavelpy.solve.finish_time_search import Curves, Rising
-from gavelpy.solve.prices import newton
+from gavelpy.solve.prices import highest_level, newton
 from gavelpy.solve.prices.newton import Dual, Point, near, roughly
 from gavelpy.solve.prices.table import Fixed, Proportional, Table, jobs_of
 
@@ -101,3 +101,38 @@ def test_compiled_roots_are_those_of_numpy() -> None:
 def test_two_thousand_roots_are_the_same_in_numba_and_numpy() -> None:
     for by_numba, by_numpy in map(root_and_twin, range(2000)):
         assert by_numba == pytest.approx(by_numpy, rel=1e-10)
+
+
+def bent(seed: int) -> tuple[Dual, Point]:
+    """A random search for the least finish-time ratio, and where it starts."""
+    rng = np.random.default_rng(seed)
+    dual, _ = dual_of(2 * seed)
+    table, decades = dual.table, float(rng.choice([0.5, 2.0, 4.0]))
+    jobs, types = table.rate.shape
+    curves = Curves(10.0 ** rng.uniform(0, decades, jobs), 10.0 ** rng.uniform(-1, decades, jobs), np.ones(jobs))
+    curve = Rising(curves)
+    price = np.full(types, 1.0 / table.gpu_counts.sum())
+    level = curve.root(np.ones(jobs), 0.9 * jobs)
+    return Dual(table, highest_level._Along(curve), np.inf, root=highest_level._root), Point(price, level)
+
+
+def is_bent_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the bounds of steps with bent needs agree. Where a step has many solutions, paths divide."""
+    monkeypatch.setattr(newton, "_IDLE_OF_MANY", newton._IDLE)
+    dual, start = bent(seed)
+    curve = dual.needs.curve  # type: ignore[attr-defined]
+
+    by_numpy, by_numba = roughly(dual, start), roughly(replace(dual, bends=curve.bends), start)
+
+    return bool(by_numba.bound == pytest.approx(by_numpy.bound, rel=1e-6))
+
+
+def test_compiled_steps_with_bent_needs_are_those_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(is_bent_the_same(seed, monkeypatch) for seed in range(40))
+
+
+@pytest.mark.slow
+def test_of_two_thousand_searches_of_ratios_few_divide_in_numba_and_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    same = [is_bent_the_same(seed, monkeypatch) for seed in range(2000)]
+
+    assert sum(same) >= 1980

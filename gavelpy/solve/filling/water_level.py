@@ -172,6 +172,10 @@ class _LiveTargets:
         """See LevelCurve."""
         return self.root(worth, budget)
 
+    @property
+    def bends(self) -> None:
+        """See LevelCurve."""
+
 
 class _Elastic:
     """The LP of a residual, solved at one level after another."""

@@ -23,7 +23,7 @@ from gavelpy.solve.linear import TRACE
 from gavelpy.solve.prices.crossover import exact
 from gavelpy.solve.prices.engine import with_free_types_spent, with_the_rest_spent
 from gavelpy.solve.prices.newton import PRICE_FLOOR, Dual, Point, near, roughly
-from gavelpy.solve.prices.table import INTERPRETED, Fixed, Sweep, Table, compiled, kernels, search_kernels
+from gavelpy.solve.prices.table import INTERPRETED, Bends, Fixed, Sweep, Table, compiled, kernels, search_kernels
 from gavelpy.solve.prices.vertex import Mix, as_left, from_prices, in_doubt
 from gavelpy.solve.solver import NUMPY_ROWS_MAX, Solver
 
@@ -65,6 +65,11 @@ class LevelCurve(Protocol):
 
     def near_root(self, worth: Floats, budget: float) -> float:
         """As `root`, up to rounding: for a search whose steps are in no answer."""
+        ...  # a protocol's body
+
+    @property
+    def bends(self) -> Bends | None:
+        """The curve as arrays for compiled steps, if there are such steps for it."""
         ...  # a protocol's body
 
 
@@ -140,7 +145,8 @@ def _by_steps(table: Table, curve: LevelCurve, value: Floats | None, solver: Sol
             level = _proved(table, curve, most, even, _near_root, compiled)
             if level == np.inf:  # nothing is known of the level, if there is one
                 level = curve.root(np.ones(K), _MOST_NEEDS * float(most.sum()))
-            point = roughly(Dual(table, _Along(curve), np.inf, root=_near_root, loops=compiled), Point(even, level))
+            dual = Dual(table, _Along(curve), np.inf, root=_near_root, loops=compiled, bends=curve.bends)
+            point = roughly(dual, Point(even, level))
         found = _stepped(table, curve, point, solver) if point.level else None
         mix = None
         if found is not None and not _is_between(found.level):

@@ -25,7 +25,7 @@ import numpy as np
 
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.solve.interior import Form, Level, Sum, optimum
-from gavelpy.solve.prices.table import Needs, Sweep, Table, kernels
+from gavelpy.solve.prices.table import Bends, Needs, Sweep, Table, kernels
 from gavelpy.solve.small_programs import BoxedModel, solve_small
 from gavelpy.solve.solver import NUMPY_ROWS_MAX, Solver
 
@@ -64,6 +64,7 @@ class Dual:
     )
     is_size: bool = False  # the level is minus the number of clusters that fixed needs take
     loops: Callable[[int], ModuleType] = kernels  # for this number of jobs
+    bends: Bends | None = None  # the same needs as arrays, for compiled steps
 
     @property
     def leveled(self) -> bool:
@@ -82,7 +83,9 @@ class Dual:
         """The problem of some of the jobs, with their part of the GPUs."""
         some = self.table.some(rows)
         part = float(some.load.sum() / self.table.load.sum())
-        return replace(self, table=replace(some, gpu_counts=self.table.gpu_counts * part), needs=self.needs.some(rows))
+        bends = None if self.bends is None else Bends(*(figures[rows] for figures in self.bends))
+        table = replace(some, gpu_counts=self.table.gpu_counts * part)
+        return replace(self, table=table, needs=self.needs.some(rows), bends=bends)
 
     def swept(self, price: Floats, level: float, width: float = 0.0) -> Sweep:
         """The cheapest mix of every job at this point."""
@@ -130,7 +133,7 @@ def _descend(dual: Dual, start: Point, width: float, steps_max: int | None = Non
     table, W = dual.table, dual.table.gpu_counts
     close = np.maximum(_EXCESS * W, _JOBS * float(table.load.mean()))
     narrowest = min(_KINKS / len(table.gpus), _WIDE)
-    if len(table.gpus) > NUMPY_ROWS_MAX and dual.root is None and not dual.is_size:
+    if dual.bends or (len(table.gpus) > NUMPY_ROWS_MAX and dual.root is None and not dual.is_size):
         return _descend_compiled(dual, start, close, narrowest, width, steps_max or _STEPS_MAX)
     price, level, leap = start.price, start.level, _LEAP
     best, base = start, _Base(start.price, start.level, np.inf, np.zeros(len(W)), 0.0, 0.0)
@@ -177,10 +180,11 @@ def _descend_compiled(dual: Dual, start: Point, close: Floats, narrowest: float,
         PRICE_FLOOR, _IDLE_OF_MANY, float(_IDLE_STEPS), _LEAP, _SHORTEST, _SHORTER, _SHORT, _LONGER, _WIDE, _STIFFNESS,
         _ROUNDING, narrowest, _NEGLIGIBLE,
     )  # fmt: skip
-    base, slope = dual.needs.at(0.0)
+    base, slope = dual.needs.at(start.level if dual.bends else 0.0)
+    figures = (t.gpus, t.count, base, slope, *(dual.bends or [np.zeros(0)] * 3), t.gpu_counts)
     excess, bound, level = descend(
-        t.rate, t.gain, *map(np.array, (t.gpus, t.count, base, slope, t.gpu_counts)), dual.leveled, close, settings,
-        steps_max, float(start.level), width, price,
+        t.rate, t.gain, *map(np.array, figures), dual.leveled, close, settings, steps_max, float(start.level), width,
+        price,
     )  # fmt: skip
     return Point(price, level, excess, bound)
 

@@ -10,18 +10,22 @@ import numpy as np
 
 from gavelpy.solve.compiled import njit
 from gavelpy.solve.prices.corner_kernels import inner
+from gavelpy.solve.prices.curve_kernels import ratio_of
 from gavelpy.solve.prices.numba_kernels import _hull
 
+_ROUNDING = 1e-11  # relative, of sums
 _SINGULAR = 1e-13  # of the largest number of a system: a pivot
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def descend(  # type: ignore[no-untyped-def]
-    rate, gain, gpus, count, base, slope, gpu_counts, leveled, close, settings, steps_max, level, width, price
-):
+    rate, gain, gpus, count, base, slope, isolated, age, cap, gpu_counts, leveled, close, settings, steps_max, level,
+    width, price,
+):  # fmt: skip
     """Moves `price` (T,) to the best point of some steps; returns its excess, the least bound, and its level.
 
-    Needs (K,) are `base` at level 0, and rise with `slope` (K,) up to 1. `settings`: constants of newton.py.
+    Needs (K,) are `base` at level 0, and rise with `slope` (K,) up to 1; or, if there are ages (K,), those of the
+    finish-time ratio -level, and both are overwritten. `settings`: constants of newton.py.
     """
     T = len(price)
     price_floor, idle_fall, idle_steps, leap_max, shortest, shorter, short, longer, wide, stiffness = settings[:10]
@@ -30,11 +34,17 @@ def descend(  # type: ignore[no-untyped-def]
     active, step, system, right = np.empty(T, np.bool_), np.zeros(T), np.empty((T + 1, T + 1)), np.empty(T + 1)
     at, best, best_level, best_excess = price.copy(), price.copy(), level, np.inf
     from_price, from_level, from_bound, rise, along = price.copy(), level, np.inf, 0.0, 0.0
-    least, idle, leap, bound = np.inf, 0, leap_max, np.inf
+    least, idle, leap, bound, steepness = np.inf, 0, leap_max, np.inf, np.empty(len(gpus))
     for _ in range(steps_max):
-        reward = _demanded(rate, gain, gpus, count, base, slope, level, at, width, used, drift, curvature)
+        if len(age):
+            _bend(isolated, age, cap, level, base, slope)
+        reward = _demanded(rate, gain, gpus, count, base, slope, level, at, width, used, drift, curvature, steepness)
         over[:] = used - gpu_counts
-        bound = _bound(level if leveled else reward, leveled, drift, curvature, over, at)
+        bound = _bound(level if leveled else reward, leveled, drift, curvature, over, at, steepness)
+        if len(age) and np.isfinite(bound):
+            bound = _root(rate, gpus, count, isolated, age, cap, at, gpu_counts, steepness)
+            over += drift * (bound - level)
+            level = bound
         if not np.isfinite(bound):
             break
         excess = _excess(price_floor, over, close, at, active)
@@ -70,7 +80,35 @@ def descend(  # type: ignore[no-untyped-def]
 
 
 @inner
-def _bound(bound, leveled, drift, curvature, over, price):  # type: ignore[no-untyped-def]
+def _bend(isolated, age, cap, level, base, slope):  # type: ignore[no-untyped-def]
+    """Writes the tangents of the needs at a level."""
+    for i in range(len(age)):
+        left = -level * isolated[i] - age[i]
+        if left * cap[i] <= 1.0:
+            base[i], slope[i] = cap[i], 0.0
+        else:
+            slope[i] = isolated[i] / (left * left)
+            base[i] = 1.0 / left - slope[i] * level
+
+
+@inner
+def _root(rate, gpus, count, isolated, age, cap, price, gpu_counts, steepness):  # type: ignore[no-untyped-def]
+    """The highest level at which needs with these marginal costs, (K,), are worth what there is; overwrites these."""
+    budget = 0.0
+    for t in range(len(price)):
+        budget += price[t] * gpu_counts[t]
+    for i in range(len(age)):
+        most = 0.0
+        for t in range(len(price)):
+            if rate[i, t] > 0.0:
+                most = max(most, steepness[i] * rate[i, t] - gpus[i] * price[t])
+        budget += count[i] * most
+        steepness[i] *= count[i]
+    return -ratio_of(isolated, age, cap, steepness, budget * (1.0 + _ROUNDING))
+
+
+@inner
+def _bound(bound, leveled, drift, curvature, over, price, steepness):  # type: ignore[no-untyped-def]
     """The upper bound that these prices prove; infinite if they do not. With a level, scales prices and curvature."""
     T, norm = len(price), 1.0
     if leveled:
@@ -83,6 +121,8 @@ def _bound(bound, leveled, drift, curvature, over, price):  # type: ignore[no-un
         price[t] /= norm
         bound -= price[t] * over[t]
         curvature[t, :] *= norm
+    if norm != 1.0:
+        steepness /= norm
     return bound
 
 
@@ -175,9 +215,12 @@ def _eliminated(matrix, right, N):  # type: ignore[no-untyped-def]
 
 @inner
 def _demanded(  # type: ignore[no-untyped-def]
-    rate, gain, gpus, count, base, slope, level, prices, width, used, drift, curvature
+    rate, gain, gpus, count, base, slope, level, prices, width, used, drift, curvature, steepness
 ):
-    """Writes the GPUs that all jobs use at these prices, their drift and smoothed curvature; returns the reward."""
+    """Writes the GPUs that all jobs use at these prices, their drift and smoothed curvature; returns the reward.
+
+    Also writes marginal costs, (K,).
+    """
     K, T = rate.shape
     cost, swap, gains, reward = np.empty(T), np.empty(T), gain.shape[0] > 0, 0.0
     used[:], drift[:], curvature[:, :] = 0.0, 0.0, 0.0
@@ -192,10 +235,11 @@ def _demanded(  # type: ignore[no-untyped-def]
         a_rate = a_cost = a_price = 0.0
         if a >= 0:
             a_rate, a_cost, a_price = rate[i, a], cost[a], prices[a]
-        rise, theta, climb = 0.0, 0.0, 0.0
+        rise, theta, climb, steepness[i] = 0.0, 0.0, 0.0, 0.0
         if a != b:
             rise = 1.0 / (rate[i, b] - a_rate)
             theta, climb = (need - a_rate) * rise, cost[b] - a_cost
+            steepness[i] = max(climb * rise, 0.0)
             used[b] += load * theta
             drift[b] += load * rising * rise
             if gains:

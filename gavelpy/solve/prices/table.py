@@ -16,7 +16,7 @@ from functools import cache, reduce
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -132,6 +132,14 @@ class Fixed:
     def some(self, rows: Ints) -> Fixed:
         """See Needs."""
         return Fixed(self.floor[rows])
+
+
+class Bends(NamedTuple):
+    """Needs that bend: those for a finish-time ratio, which is minus the level (finish_time_search.py)."""
+
+    isolated: Floats  # (K,)
+    age: Floats  # (K,)
+    cap: Floats  # (K,) highest need
 
 
 _SAMPLE = 2048  # rows that are compared first
