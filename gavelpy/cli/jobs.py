@@ -198,6 +198,7 @@ def _sentences(found: client_pb2.GetJobResponse) -> list[str]:
     state = enum_name(client_pb2.JobState, job.state)
     where = f" on {job.gpu_type} of {', '.join(job.node_ids)} under lease {job.lease}" if job.lease >= 0 else ""
     gpus = "1 GPU" if job.gpus == 1 else f"{job.gpus} GPUs"
+    team = f"team {printable(job.entity)}, " if job.entity else ""
     steps = f"{count(job.steps_done)} of {count(job.steps_total)} steps ({percent(job.steps_done, job.steps_total)})"
     if job.total_open:
         steps = f"{count(job.steps_done)} steps; how many there are in all is not known yet"
@@ -207,7 +208,7 @@ def _sentences(found: client_pb2.GetJobResponse) -> list[str]:
     lines = [
         f"job {job.job} ({job.name}) of {job.owner}: {state}{where}",
         *([f"Why: {job.reason}."] if job.reason else []),
-        f"Requests {gpus}, weight {job.weight:g}, priority class {printable(job.priority)}; "
+        f"Requests {gpus}, weight {job.weight:g}, {team}priority class {printable(job.priority)}; "
         f"command {found.description.command!r}.",
         *_software(found.description),
         *_variables(found.description),

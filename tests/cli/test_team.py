@@ -63,6 +63,7 @@ def test_jobs_of_a_tree_of_teams_are_counted_and_others_refused(cli: Gavel) -> N
 
     listed = cli("team", "list").out
     found = cli("team", "list", "-o", "json").json
+    explained = cli("explain", "seer").out
     refused = cli("submit", "--name", "seller", "--team", "sales", "--steps", "9", "--", "true")
     none = cli("submit", "--name", "other", "--steps", "9", "--", "true")
     cli("cancel", "seer", "thinker")
@@ -74,6 +75,7 @@ def test_jobs_of_a_tree_of_teams_are_counted_and_others_refused(cli: Gavel) -> N
         ["sales", "1"],
     ]
     assert "\n  vision" in listed
+    assert "Requests 1 GPU, weight 1, team vision, priority class normal;" in explained
     assert found["policy"] == "hierarchical"
     assert [(team["gpus_in_use"], team["gpus_owed"]) for team in found["teams"]] == [(1, 1.0), (1, 1.0), (0, 0.0)]
     assert (refused.code, none.code) == (2, 2)
