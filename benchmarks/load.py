@@ -42,7 +42,10 @@ STEPS = 2_000.0  # 20 s to 200 s
 
 def run() -> None:
     """Measures everything on one scheduler."""
-    with tempfile.TemporaryDirectory() as directory, LocalCluster(Path(directory), (), SETTINGS) as cluster:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        LocalCluster(Path(directory), (), SETTINGS, serves_http=True) as cluster,
+    ):
         cluster.start_scheduler()
         idle = one_by_one(cluster, "submitted one by one from {clients} clients, no nodes")
         command = agents_command(cluster, NODES, GPUS, 2 * ONE_BY_ONE_S + LISTEN_S + 60.0)

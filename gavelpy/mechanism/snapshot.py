@@ -31,9 +31,7 @@ from gavelpy.mechanism.requests import AllocationRequest
 from gavelpy.mechanism.settings import settings_of, settings_values
 from gavelpy.mechanism.windows import OUTSIDE, Window, due_s
 from gavelpy.model.arrays import Ints
-from gavelpy.model.job import JobId, JobKind, JobSpec, NodeId
-from gavelpy.model.notify import Notify
-from gavelpy.model.software import Software
+from gavelpy.model.job import JobId, JobSpec, NodeId, restored_specs
 
 VERSION = 10
 OLDEST = 1  # version that can still be read
@@ -314,21 +312,9 @@ def _restore_pool(pool: GpuPool, state: dict[str, Any]) -> None:
     pool.relate()
 
 
-def _restored_spec(values: dict[str, Any]) -> JobSpec:
-    """A job from its fields by name; those of an earlier version lack some."""
-    software = Software.of(values.get("software", {}))
-    return JobSpec(
-        **(
-            values
-            | {"kind": JobKind(values["kind"]), "software": software, "notify": Notify.of(values.get("notify", {}))}
-        )
-    )
-
-
 def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
     jobs = JobTable(type_count)
-    named = (dict(zip(state["spec_fields"], spec, strict=True)) for spec in state["specs"])
-    jobs.specs = [_restored_spec(spec) for spec in named]
+    jobs.specs = restored_specs(state["spec_fields"], state["specs"])
     jobs.serial_of = {JobId(spec.id): row for row, spec in enumerate(jobs.specs)}
     jobs.count, jobs.any_refused = len(jobs.specs), any(spec.no_preempt for spec in jobs.specs)
     jobs.entities = list(state["entities"])

@@ -16,6 +16,8 @@ from gavelpy.mechanism.events import CheckpointSaved, JobSubmitted, LeaseEnded, 
 from gavelpy.mechanism.invariants import check
 from gavelpy.mechanism.lifecycle import JobState, Resumes
 from gavelpy.mechanism.snapshot import restore, snapshot
+from gavelpy.model.job import JobKind
+from gavelpy.model.notify import Notify
 from gavelpy.model.software import OF_NODE, Software
 from tests.mechanism.builders import fail, make_core, make_spec, running_core, start, tell, wake
 
@@ -189,3 +191,19 @@ def test_a_snapshot_of_version_5_is_what_it_was_and_no_job_is_known_to_resume() 
     check(core)
     assert encode_state(snapshot(core)) == encode_state(now)
     assert core.jobs.resumes[:2].tolist() == [Resumes.UNKNOWN, Resumes.UNKNOWN]
+
+
+def test_restored_jobs_are_those_that_validation_would_make() -> None:
+    specs = [
+        make_spec("a", software=Software(venv="/opt/torch"), notify=Notify(("end",), mail="ann@example.org")),
+        make_spec("b", nodes=("n1", "n2"), exclude=("n3",), gpu_types=("v100",), after_ok=(0,), secrets={"A": "b"}),
+        make_spec("c", kind=JobKind.INTERACTIVE, one_process_a_node=True, environment={"A": "1"}, deadline_s=5.0),
+    ]
+    core = make_core(*specs)
+    state = decode_state(encode_state(snapshot(core)))
+
+    found = restore(state).jobs.specs
+
+    assert found == specs
+    assert [replace(spec) for spec in found] == found, "validation changes nothing"
+    assert [list(vars(spec)) for spec in found] == [list(vars(spec)) for spec in specs]

@@ -60,6 +60,7 @@ WAIT_S_MAX = 60.0
 _FIRST_MESSAGE_S = 10.0
 _USERS_MAX = 1_000  # of a reservation
 _AT_ONCE = 200  # jobs between two yields to the event loop
+_LISTED_AT_ONCE = 50  # the same for lists; another call waits for some five of these pieces
 _ACTIONS = {
     pb.NODE_WISH_DRAIN: NodeAction.DRAIN,
     pb.NODE_WISH_RESUME: NodeAction.RESUME,
@@ -147,7 +148,10 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
             size=request.page_size or PAGE_DEFAULT,
             ended_since_s=request.ended_since_s,
         )
-        return pb.ListJobsResponse(jobs=await self._messages(page.jobs), next_after=page.next_after)
+        answer = pb.ListJobsResponse(next_after=page.next_after)
+        for first in range(0, len(page.jobs), _LISTED_AT_ONCE):
+            answer.jobs.extend(await self._messages(page.jobs[first : first + _LISTED_AT_ONCE]))
+        return answer
 
     async def GetJob(self, request: pb.GetJobRequest, context: Context) -> pb.GetJobResponse:
         """Explains the state of one job; its owner and admins can request the values of its variables."""
@@ -340,8 +344,8 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
     async def _messages(self, rows: Sequence[int]) -> list[pb.Job]:
         """Built in pieces, with a yield to the event loop after each."""
         found: list[pb.Job] = []
-        for first in range(0, len(rows), _AT_ONCE):
-            found += map(job_message, self._jobs.statuses(rows[first : first + _AT_ONCE]))
+        for first in range(0, len(rows), _LISTED_AT_ONCE):
+            found += map(job_message, self._jobs.statuses(rows[first : first + _LISTED_AT_ONCE]))
             await asyncio.sleep(0)
         return found
 
