@@ -26,7 +26,14 @@ from gavelpy.estimator.probes import (
 )
 from gavelpy.mechanism.class_tiers import TiersLeft, joined_answers, part_of
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
-from gavelpy.mechanism.events import NO_INTS, AllocationFailed, AllocationSolved, ThroughputEstimated
+from gavelpy.mechanism.events import (
+    NO_FLOATS,
+    NO_INTS,
+    NO_PAIRS,
+    AllocationFailed,
+    AllocationSolved,
+    ThroughputEstimated,
+)
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.pairs import with_gaining_pairs
@@ -192,6 +199,8 @@ class Engine:
     def _shares(self, question: SolveAllocation, problem: AllocationProblem, allocation: Allocation) -> Shares:
         """The policy's shares, with time for probes, in multiples of the unit."""
         J, share = problem.job_count, np.where(problem.fits, allocation.share, 0.0)
+        if len(share) == J and not (self.estimator is not None and self.profile_budget_s > 0):
+            return Shares(_rounded(share), NO_PAIRS, NO_INTS, NO_FLOATS)
         pair, pair_type = np.nonzero(share[J:])
         members = problem.member_job[J:].reshape(-1, 2)[pair]
         shares = Shares(share[:J], members, pair_type, share[J:][pair, pair_type])
@@ -199,8 +208,7 @@ class Engine:
             probes = self._probes(self.estimator, question, problem, shares, allocation)
             self.profiled.add(question.jobs, probes)
             shares = with_probes(shares, problem.gpus_asked, problem.gpu_counts, probes, PROBE_SHARE, PAIR_PROBE_SHARE)
-        alone, together = (np.floor((x + ROUNDING) / SHARE_UNIT) * SHARE_UNIT for x in (shares.alone, shares.together))
-        return replace(shares, alone=alone, together=together)
+        return replace(shares, alone=_rounded(shares.alone), together=_rounded(shares.together))
 
     def _with_pairs(self, question: SolveAllocation) -> AllocationProblem:
         """The problem with the pairs that gain according to the estimator, else the table."""
@@ -282,6 +290,11 @@ def _refused(question: SolveAllocation, allocation: Allocation) -> tuple[Ints, t
     row_of = {job: row for row, job in enumerate(question.problem.job_ids)}
     rows = [row_of[job] for job in allocation.refused]
     return question.jobs[rows], tuple(allocation.refused.values())
+
+
+def _rounded(share: Floats) -> Floats:
+    """Shares rounded down to multiples of the unit."""
+    return np.asarray(np.floor((share + ROUNDING) / SHARE_UNIT) * SHARE_UNIT)
 
 
 def _keys_of(question: SolveAllocation) -> list[Key]:

@@ -29,9 +29,8 @@ from gavelpy.mechanism.events import (
     PriceChanged,
     WakeupDue,
 )
-from gavelpy.mechanism.jobs import lost_spec
 from gavelpy.model.arrays import Bools, Floats, Ints
-from gavelpy.model.job import JobSpec, NodeId
+from gavelpy.model.job import JobSpec, NodeId, lost_spec
 
 NONE = -1
 _FIRST_ROWS = 64

@@ -105,7 +105,7 @@ def _filled(planner: Planner, rows: Ints) -> tuple[Chosen, Ints]:
         queue.waiting(rank, picked.jobs, leaving)
     stays = jobs.marks(np.intersect1d(leases.staying(chosen), leaving))  # another job leaves in their place
     stays &= planner.sets is None  # with node sets, each leaves for a job that needs its nodes
-    chosen = Chosen(*(column[~stays[chosen.jobs]] for column in chosen))
+    chosen = chosen.among(~stays[chosen.jobs])
     planner.book(chosen)
     return chosen, np.unique(leaving[~stays[leaving]])
 

@@ -11,6 +11,7 @@ Time is an argument and never goes back. The core does not depend on the policy,
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import assert_never
 
 import numpy as np
@@ -68,7 +69,6 @@ from gavelpy.mechanism.events import (
 from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook
-from gavelpy.mechanism.lifecycle import NodeState
 from gavelpy.mechanism.planning import Planner
 from gavelpy.mechanism.requests import NONE_OPEN, AllocationRequest, ThroughputRequest
 from gavelpy.mechanism.selection import NONE_CHOSEN, Chosen
@@ -77,14 +77,15 @@ from gavelpy.mechanism.view import CoreView, view_of
 from gavelpy.model.arrays import Bools, Ints
 
 NEVER_S = math.inf
+Check = Callable[["SchedulerCore", Event], None]
 _KEEPS_NOTHING = (JobSubmitted, ProgressReported, ThroughputEstimated, PriceChanged, PolicyChanged, JobAnnotated)
 
 
 class SchedulerCore:
-    """The scheduler's state. Shells call `handle`, and send WakeupDue at `wakeup_s`."""
+    """The scheduler's state. Shells call `handle`, and send WakeupDue at `wakeup_s`. `check` validates their events."""
 
-    def __init__(self, settings: MechanismSettings | None = None) -> None:
-        self.settings = settings or MechanismSettings()
+    def __init__(self, settings: MechanismSettings | None = None, check: Check = accept.check) -> None:
+        self.settings, self._check = settings or MechanismSettings(), check
         self.pool = GpuPool()
         self.jobs = JobTable(type_count=0)
         self.leases = LeaseBook(self.jobs, self.pool)
@@ -112,14 +113,13 @@ class SchedulerCore:
         Raises InvalidInput, and changes nothing, if the event is invalid: see `accept`.
         """
         assert now_s >= self.now_s, f"time went back from {self.now_s} to {now_s}"
-        accept.check(self, event)
+        self._check(self, event)
         self.now_s, self.unmet_jobs = now_s, []
         commands = self._apply(event, now_s)
         if self.jobs.ended_blockers:
             job_orders.blockers_ended(self)
         if not isinstance(event, _KEEPS_NOTHING):
-            non_preemptible.keep(self)
-            windows.end_round(self)
+            windows.keep(self)
         return commands
 
     def _apply(self, event: Event, now_s: float) -> list[Command]:
@@ -153,7 +153,7 @@ class SchedulerCore:
             case ConfigChanged():
                 self.settle()  # book the time up to now under the old settings
                 self.settings = event.settings
-                self.settings.rules.limit_lag(self.jobs, self.settings)  # lags count up to the new limit
+                self.jobs.limit_lag(self.settings.rules.lag_max_s(self.settings))  # lags count up to the new limit
                 priority_classes.rank_jobs(self.jobs, self.settings)
                 if not self.settings.lease_min_s:
                     reservations.release(self.jobs, slice(self.jobs.count))
@@ -201,10 +201,10 @@ class SchedulerCore:
         """Whether a plan may choose a job: its rate is positive on a type with enough GPUs, and it is not pinned."""
         open_gpus = self.exempt.open_gpus
         can_run = priority_classes.can_run_in_class(self.jobs, self.pool, self.settings, rows, open_gpus)
-        is_able = can_run.any(axis=1)
+        is_able: Bools = np.asarray(can_run.any(axis=1))
         if len(fixed := self._fixed):
             is_able &= ~np.isin(rows, fixed)
-        return np.asarray(is_able & non_preemptible.may_begin(self.jobs, rows, self.now_s))
+        return is_able & non_preemptible.may_begin(self.jobs, rows, self.now_s) if self.jobs.any_gated else is_able
 
     def view(self) -> CoreView:
         """A read-only view for shells, queries and reports."""
@@ -216,8 +216,7 @@ class SchedulerCore:
         if self.now_s >= self.window_due_s:
             windows.enter(self)
         self.attention_s, self.woken_s = NEVER_S, self.now_s
-        non_preemptible.keep(self)  # time has passed
-        windows.end_round(self)
+        windows.keep(self)  # time has passed
         if self.now_s >= self.retry_due_s:
             self._retried()
         if len(waiting := eligibility.with_unused_share(self.jobs, self.now_s)):
@@ -264,30 +263,28 @@ class SchedulerCore:
 
     def _plan_round(self) -> list[Command]:
         self.settle()
-        jobs, leases = self.jobs, self.leases
+        jobs, leases, pool = self.jobs, self.leases, self.pool
         rows = jobs.active[self.runnable(jobs.active)]
         exempt, planner = self.exempt.jobs, self.planner
-        chosen, is_by_urgency = class_planning.round(planner, rows, leases.capacity(self._fixed))
-        leased = jobs.leased
-        fixed = np.union1d(leases.pinned, non_preemptible.reachable(leases, exempt))
-        staying = np.union1d(planner.staying(chosen), fixed)
-        leaving = leased[~jobs.marks(np.union1d(staying, exempt))[leased]]
+        chosen, is_by_urgency = class_planning.round(planner, rows, leases.capacity(planner.fixed))
+        leased, staying = jobs.leased, planner.staying(chosen)
+        may_stay = staying
+        if len(planner.fixed):
+            staying = np.union1d(staying, np.union1d(leases.pinned, non_preemptible.reachable(leases, exempt)))
+            may_stay = np.union1d(staying, exempt)
+        leaving = leased[~jobs.marks(may_stay)[leased]] if len(may_stay) < len(leased) else leased[:0]
         if not len(chosen.jobs) and not len(leased):
             self.round_end_s = NEVER_S  # no job can run: no round until the next change
             return []
-        self.round += 1
-        self.round_began_s = self.now_s
-        by_type = (
-            chosen if self.pool.shares_checkpoints else chosen._replace(domains=self.pool.domain_type[chosen.domains])
-        )
+        self.round, self.round_began_s = self.round + 1, self.now_s
+        by_type = chosen if pool.shares_checkpoints else chosen._replace(domains=pool.domain_type[chosen.domains])
         self.round_end_s = self.now_s + self.settings.rules.round_length_s(jobs, self.settings, by_type)
         if not self.question.stale and is_by_urgency and planning.is_settled(jobs, self.settings, by_type, exempt):
             self.round_end_s = self.now_s + planning.settled_length_s(self.settings, self.question.asked_s, self.now_s)
         self.round_end_s = min(self.round_end_s, self.window_due_s)
-        fresh = ~jobs.marks(staying)[chosen.jobs]
-        grants = Chosen(*(column[fresh] for column in chosen))
+        grants = chosen.among(~jobs.marks(staying)[chosen.jobs])
         leases.extend(staying, self.round_end_s)
-        return [self._granted(grants, staying, leaving)]
+        return [self._granted(grants, staying, leaving, planner)]
 
     def unsettle(self) -> None:
         """Ends a prolonged round at the next multiple of `round_s`, because something changed."""
@@ -296,15 +293,17 @@ class SchedulerCore:
 
     def _fill(self) -> list[Command]:
         """Grants free GPUs to waiting jobs, up to the end of the round."""
-        jobs, planner, is_ranked = self.jobs, self.planner, priority_classes.is_ranked(self.settings)
+        jobs, is_ranked = self.jobs, priority_classes.is_ranked(self.settings)
         free = int(self.pool.free_counts.max(initial=0))  # of the type with most
         if free or is_ranked:
             self.settle()
             rows = jobs.active if is_ranked else jobs.active[jobs.lease[jobs.active] < 0]
-            if is_ranked or planner.may_fill(rows, free):
+            if is_ranked or (len(rows) and planning.may_fill(jobs, self.settings, rows, free)):
+                planner = self.planner
                 chosen, leaving = class_planning.filled(planner, rows[self.runnable(rows)])
-                return [self._granted(chosen, NO_INTS, leaving)] if len(chosen.jobs) else []
-        planner.reserve()
+                return [self._granted(chosen, NO_INTS, leaving, planner)] if len(chosen.jobs) else []
+        if self.settings.keep_unsaved:
+            self.planner.reserve()
         return []
 
     @property
@@ -315,8 +314,9 @@ class SchedulerCore:
             self._fixed, windows.closing(self),
         )  # fmt: skip
 
-    def _granted(self, grants: Chosen, staying: Ints, leaving: Ints) -> RoundPlan:
-        revoked, *granted = self.leases.apply(grants, leaving, self.now_s, self.round_end_s, self.planner.sets)
+    def _granted(self, grants: Chosen, staying: Ints, leaving: Ints, planner: Planner | None = None) -> RoundPlan:
+        sets = (planner or self.planner).sets
+        revoked, *granted = self.leases.apply(grants, leaving, self.now_s, self.round_end_s, sets)
         return RoundPlan(
             self.round, self.incarnation, self.round_end_s, staying, self.jobs.lease[staying], leaving, revoked,
             grants.jobs, *granted,
@@ -366,8 +366,7 @@ class SchedulerCore:
         self.throughput = ThroughputRequest()
         self.throughput.want(self.jobs.unmeasured.tolist())
         self.disturb()
-        states = zip(self.pool.node_ids, self.pool.node_state, strict=True)
-        return [QueryAgent(node) for node, state in states if state is not NodeState.LOST]
+        return [QueryAgent(node) for node in self.pool.present_nodes]
 
     def disturb(self) -> None:
         """Marks the allocation in force as out of date, because jobs or GPUs changed."""
@@ -395,6 +394,6 @@ class SchedulerCore:
 
     def settle(self) -> None:
         if elapsed_s := self.now_s - self.settled_s:  # else there is no time to book
-            self.jobs.settle(elapsed_s, self.settings.rules.fade(self.settings, elapsed_s), self.now_s)
-            self.settings.rules.limit_lag(self.jobs, self.settings)
+            settings, rules = self.settings, self.settings.rules
+            self.jobs.settle(elapsed_s, rules.fade(settings, elapsed_s), self.now_s, rules.lag_max_s(settings))
             self.settled_s = self.now_s

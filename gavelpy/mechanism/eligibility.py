@@ -45,6 +45,8 @@ class Hold(IntEnum):
 
 def is_eligible(jobs: JobTable, rows: Ints, now_s: float) -> Bools:
     """Whether these jobs may compete for GPUs, (K,)."""
+    if not jobs.any_gated:
+        return np.ones(len(rows), dtype=np.bool_)
     is_leased = jobs.lease[rows] >= 0
     if is_leased.all():
         return np.asarray(is_leased)
@@ -52,6 +54,14 @@ def is_eligible(jobs: JobTable, rows: Ints, now_s: float) -> Bools:
     if (jobs.array_limit[rows] > 0).any():
         is_open &= ~jobs.marks(beyond_limits(jobs, now_s))[rows]
     return np.asarray(is_open | is_leased)
+
+
+def any_gated(jobs: JobTable) -> bool:
+    """Whether the columns of any job, active or over, can keep it from getting GPUs: see `JobTable.any_gated`."""
+    n = jobs.count
+    ordered = (jobs.hold[:n] != NOT_HELD) | (jobs.unmet[:n] > 0) | (jobs.array_limit[:n] > 0) | (jobs.part[:n] < 0)
+    delayed = (jobs.begin_at_s[:n] > jobs.submitted_s[:n]) | (jobs.retry_at_s[:n] > 0)
+    return bool((ordered | delayed | (jobs.done_lease[:n] >= 0)).any())
 
 
 def _is_open(jobs: JobTable, rows: Ints, now_s: float) -> Bools:
@@ -76,6 +86,7 @@ def hold(jobs: JobTable, rows: Ints, by: Hold) -> Ints:
     """Holds those of these jobs that are not over; returns those that were not held."""
     rows = np.intersect1d(rows, jobs.active)
     fresh: Ints = rows[jobs.hold[rows] == NOT_HELD]
+    jobs.any_gated = jobs.any_gated or bool(len(rows))
     jobs.hold[rows] = np.maximum(jobs.hold[rows], int(by))
     return fresh
 
@@ -95,6 +106,7 @@ def add_dependencies(jobs: JobTable, row: int) -> list[tuple[int, int]]:
         if jobs.state[other] <= ALIVE[-1]:
             jobs.dependents.setdefault(other, []).append(row)
             jobs.unmet[row] += 1
+            jobs.any_gated = True
     failed = [other for other in spec.after_ok if ALIVE[-1] < jobs.state[other] != JobState.FINISHED]
     return [(row, other) for other in failed[:1]]
 
@@ -123,6 +135,8 @@ def unmet(jobs: JobTable, row: int) -> list[int]:
 
 def with_unused_share(jobs: JobTable, now_s: float) -> Ints:
     """Jobs that have a share of the allocation in force but are no longer eligible; serials, ascending."""
+    if not jobs.any_gated:
+        return jobs.active[:0]
     waiting = jobs.active[jobs.lease[jobs.active] < 0]
     rows = waiting[~is_eligible(jobs, waiting, now_s)]
     return np.asarray(rows[jobs.share[rows].any(axis=1)]) if len(rows) else rows
@@ -159,6 +173,7 @@ def count_miss(jobs: JobTable, rows: Ints, ran_s: Floats, settings: MechanismSet
     jobs.misses[rows] = np.where(is_fresh, 0, jobs.misses[rows]) + 1
     jobs.losses[rows] = np.where(is_fresh, 0, jobs.losses[rows])
     doublings = np.minimum(jobs.misses[rows] - 1, _DOUBLINGS_MAX)
+    jobs.any_gated = jobs.any_gated or bool(len(rows))
     jobs.retry_at_s[rows] = now_s + np.minimum(settings.retry_s * 2.0**doublings, settings.retry_max_s)
 
 

@@ -74,6 +74,8 @@ def book(jobs: JobTable, rows: Ints, event: LeaseEnded, settings: MechanismSetti
 def time_is_over(jobs: JobTable, rows: Ints, now_s: float) -> Bools:
     """Whether these jobs have used up their running time, (K,); books that as the class of those that have."""
     limit_s = np.array([jobs.specs[row].time_s for row in rows.tolist()])
+    if not limit_s.any():
+        return np.zeros(len(rows), dtype=np.bool_)
     is_over: Bools = (limit_s > 0) & (jobs.ran_s(rows, now_s) > limit_s - TIME_LEFT_S_MIN)
     jobs.failure[rows[is_over]] = FailureClass.TIME_LIMIT
     return is_over

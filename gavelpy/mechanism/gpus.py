@@ -54,6 +54,7 @@ class GpuPool:
         self.any_forced = self.any_reserved = False
         self.in_order = True  # GPUs of a node have consecutive numbers
         self._counts: Ints | None = None
+        self._free_counts: Ints | None = None
         self._domain_counts: Ints | None = None
         self._domains: tuple[Ints, Ints, Ints] | None = None
 
@@ -64,7 +65,7 @@ class GpuPool:
             self.gpu_types = (*self.gpu_types, gpu_type)
             self.price_usd_per_gpu_h.append(0.0)
         kind = self.gpu_types.index(gpu_type)
-        self._counts = self._domain_counts = self._domains = None
+        self._counts = self._free_counts = self._domain_counts = self._domains = None
         row = self.node_row.get(node_id)
         if row is None:
             row = self.node_row[node_id] = len(self.node_ids)
@@ -194,7 +195,7 @@ class GpuPool:
         here = self.node_of == row
         is_open = self._is_reachable_and_up(row) and not self.node_unhealthy[row]
         self.usable[here] = self.present[here] & is_open
-        self._counts = self._domain_counts = None
+        self._counts = self._free_counts = self._domain_counts = None
 
     def _is_reachable_and_up(self, row: int) -> bool:
         is_up = self.node_state[row] is NodeState.UP and not self.node_reserved[row]
@@ -225,6 +226,12 @@ class GpuPool:
     def reserved(self) -> Bools:
         """Whether each GPU is on a node that is reserved for maintenance, (G,)."""
         return np.array([bool(why) for why in self.node_reserved], dtype=np.bool_)[self.node_of]
+
+    @property
+    def present_nodes(self) -> list[NodeId]:
+        """Nodes that are not lost."""
+        states = zip(self.node_ids, self.node_state, strict=True)
+        return [node for node, state in states if state is not NodeState.LOST]
 
     def jobs_on(self, node_id: NodeId) -> Ints:
         """Serials of jobs with a lease granted or running on a node, ascending."""
@@ -268,7 +275,7 @@ class GpuPool:
         self.in_order = bool((np.diff(self.node_of) >= 0).all())
         rows = [self._is_reachable_and_up(row) and not why for row, why in enumerate(self.node_unhealthy)]
         self.usable = np.array(rows, dtype=np.bool_)[self.node_of] & self.present
-        self._counts = None
+        self._counts = self._free_counts = None
         self.relate_directories()
 
     @property
@@ -283,11 +290,18 @@ class GpuPool:
         """Counts these GPUs (G,) by type, (T,)."""
         return np.bincount(self.type_of[among], minlength=len(self.gpu_types))
 
+    def hold(self, gpus: Ints, jobs: Ints | int) -> None:
+        """Books the jobs with leases on these GPUs, or NONE."""
+        self.job[gpus] = jobs
+        self._free_counts = None
+
     @property
     def free_counts(self) -> Ints:
         """Usable GPUs of each type without a lease, (T,)."""
-        free = self.usable & (self.job == NONE)
-        return np.bincount(self.type_of[free], minlength=len(self.gpu_types))
+        if self._free_counts is None:
+            self._free_counts = self.type_counts(self.usable & (self.job == NONE))
+            self._free_counts.setflags(write=False)
+        return self._free_counts
 
     @property
     def domain_of(self) -> Ints:

@@ -37,6 +37,7 @@ def _check_leases(core: SchedulerCore) -> None:
     state, lease = jobs.state[:n], jobs.lease[:n]
     is_leased = (state == LEASED[0]) | (state == LEASED[1])
     assert (is_leased == (lease >= 0)).all(), "a job without a lease is GRANTED or RUNNING, or the reverse"
+    assert np.array_equal(jobs.leased, np.flatnonzero(lease >= 0)), "the list of jobs with leases is out of date"
     serials = lease[lease >= 0]
     assert core.leases.in_force == len(serials), "the count of leases in force is wrong"
     assert len(np.unique(serials)) == len(serials), "two jobs hold the same lease"
@@ -89,6 +90,8 @@ def _check_gpus(core: SchedulerCore) -> None:
     assert pool.any_unhealthy == any(pool.node_unhealthy), "the mark of unhealthy nodes is wrong"
     counts = np.bincount(pool.type_of[pool.usable], minlength=len(pool.gpu_types))
     assert np.array_equal(pool.counts, counts), "the count of usable GPUs is out of date"
+    free = pool.type_counts(pool.usable & (pool.job == NONE))
+    assert np.array_equal(pool.free_counts, free), "the count of free GPUs is out of date"
 
 
 def _check_pairs(core: SchedulerCore) -> None:
@@ -172,6 +175,7 @@ def _check_order(core: SchedulerCore) -> None:
     counts = [len(eligibility.unmet(jobs, row)) for row in waiting.tolist()]
     assert jobs.unmet[waiting].tolist() == counts, "the count of jobs that a job comes after is wrong"
     assert not jobs.ended_blockers, "the end of a job was not applied to those that come after it"
+    assert jobs.any_gated or not eligibility.any_gated(jobs), "a job can be kept from GPUs, and no job is marked so"
     limited = jobs.leased[jobs.array_limit[jobs.leased] > 0]
     sizes = Counter(jobs.array[limited].tolist())
     assert all(size <= jobs.array_limit[array] for array, size in sizes.items()), (

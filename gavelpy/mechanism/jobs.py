@@ -1,11 +1,4 @@
-"""The core's tables of jobs and of co-located pairs, with owed and received time.
-
-`JobTable` has one row per job, by serial; rows are never reused. `PairTable` has one row per pair and GPU type, in
-order of (first, second, type), with first < second. Owed and received time of a pair is separate from that of its
-members alone, as in Gavel (OSDI '20, section 5); a job's time is the sum of both. While only one member runs yet, half
-of the time counts. A pair without a share keeps its row while its owed or received time matters, as the policy may
-choose it again soon.
-"""
+"""The core's table of jobs, with owed and received time: one row per job, by serial; rows are never reused."""
 
 from __future__ import annotations
 
@@ -14,85 +7,9 @@ import math
 import numpy as np
 
 from gavelpy.mechanism.lifecycle import ALIVE, JobFact, JobState, Resumes, states_after
+from gavelpy.mechanism.pairs import PairTable
 from gavelpy.model.arrays import Bools, Floats, Ints
-from gavelpy.model.job import JobId, JobSpec
-
-PAIR_INT_COLUMNS = ("first", "second", "gpu_type")
-PAIR_FLOAT_COLUMNS = ("target", "owed_s", "received_s")
-_SERIAL_BITS, _TYPE_BITS = 26, 10  # of a key: 67 million jobs, 1,024 types
-
-
-class PairTable:
-    """P rows; empty unless the policy co-locates jobs."""
-
-    first: Ints  # (P,) serial of a job
-    second: Ints  # (P,) serial of another, larger
-    gpu_type: Ints  # (P,)
-    target: Floats  # (P,) share of the allocation in force
-    owed_s: Floats  # (P,) target integrated over time
-    received_s: Floats  # (P,) co-located time under lease
-
-    def __init__(self) -> None:
-        for name in PAIR_INT_COLUMNS:
-            setattr(self, name, np.zeros(0, dtype=np.int64))
-        for name in PAIR_FLOAT_COLUMNS:
-            setattr(self, name, np.zeros(0))
-
-    @property
-    def count(self) -> int:
-        """P."""
-        return len(self.first)
-
-    def find(self, jobs: Ints, partners: Ints, gpu_type: Ints) -> Ints:
-        """Rows of these pairs on these types, (K,), in either order of the jobs; asserts that all exist."""
-        wanted = _keys(np.minimum(jobs, partners), np.maximum(jobs, partners), gpu_type)
-        keys = _keys(self.first, self.second, self.gpu_type)
-        rows = np.searchsorted(keys, wanted)
-        assert (rows < len(keys)).all(), "the pair of a lease is not stored"
-        assert (keys[rows] == wanted).all(), "the pair of a lease is not stored"
-        return np.asarray(rows, dtype=np.int64)
-
-    def put(self, members: Ints, gpu_type: Ints, share: Floats, remembered: Bools) -> None:
-        """Puts these shares (K,) of pairs (K, 2) in force, and deletes other rows that are not `remembered` (P,)."""
-        first, second = members.min(axis=1), members.max(axis=1)
-        fresh = _keys(first, second, gpu_type)
-        before = _keys(self.first, self.second, self.gpu_type)[remembered]
-        keys = np.union1d(before, fresh)
-        old, new = np.searchsorted(keys, before), np.searchsorted(keys, fresh)
-        columns = {"first": first, "second": second, "gpu_type": gpu_type}
-        for name in PAIR_INT_COLUMNS:
-            values = np.zeros(len(keys), dtype=np.int64)
-            values[old], values[new] = getattr(self, name)[remembered], columns[name]
-            setattr(self, name, values)
-        for name in PAIR_FLOAT_COLUMNS:
-            claims = np.zeros(len(keys))
-            claims[old] = getattr(self, name)[remembered]
-            setattr(self, name, claims)
-        self.target[:] = 0.0
-        self.target[new] = share
-
-    def settle(self, elapsed_s: float, fade: float) -> None:
-        """Books owed time up to now; older time is multiplied by `fade`."""
-        self.owed_s = self.owed_s * fade + self.target * elapsed_s
-        self.received_s = self.received_s * fade
-
-    def credit(self, jobs: Ints, partners: Ints, gpu_type: Ints, time_s: Floats) -> None:
-        """Books time that these jobs ran co-located; each of the two counts for half."""
-        np.add.at(self.received_s, self.find(jobs, partners, gpu_type), time_s / 2)
-
-    def by_job(self, name: str, count: int, type_count: int) -> Floats:
-        """A column summed by member and type, (count, type_count)."""
-        total, values = np.zeros((count, type_count)), getattr(self, name)
-        np.add.at(total, (self.first, self.gpu_type), values)
-        np.add.at(total, (self.second, self.gpu_type), values)
-        return total
-
-
-def _keys(first: Ints, second: Ints, gpu_type: Ints) -> Ints:
-    """One key per row, in the order of the rows."""
-    assert not len(second) or second.max() < 1 << _SERIAL_BITS, "more jobs than a pair can name"
-    return (first << (_SERIAL_BITS + _TYPE_BITS)) | (second << _TYPE_BITS) | gpu_type
-
+from gavelpy.model.job import JobId, JobSpec, lost_spec
 
 _FIRST_ROWS = 64
 OPEN = -2  # in total_by
@@ -189,6 +106,7 @@ class JobTable:
         self.ended_blockers: list[int] = []  # of those with dependents, that are over since they were looked at
         self.entities: list[str] = []
         self.any_refused = False  # whether the owner of any job, active or over, refused preemption
+        self.any_gated = False  # whether any job was ever held, delayed, limited, paused or done before its lease ended
         self.rule_columns: dict[str, Floats] = {}  # (N, T) each, of rules that store more about jobs; 0 at first
         self.pairs = PairTable()
         for name in INT_COLUMNS:
@@ -200,6 +118,7 @@ class JobTable:
         for name in WIDE_COLUMNS:
             setattr(self, name, np.zeros((_FIRST_ROWS, type_count)))
         self._active: Ints | None = None
+        self._leased: Ints | None = None
         self._listed: Ints = np.zeros(0, dtype=np.int64)  # active jobs when they were last listed
         self._listed_to = 0  # jobs that there were then
 
@@ -227,6 +146,8 @@ class JobTable:
         if spec.reservation:
             self.booked[row] = spec.reservation
         self.hold[row] = 0 if spec.hold else -1
+        is_ordered = spec.hold or spec.begin_s or spec.after_ok or spec.after_any or spec.array_limit
+        self.any_gated = self.any_gated or bool(is_ordered or spec.reservation)
         self.begin_at_s[row] = now_s + spec.begin_s
         if spec.entity and spec.entity not in self.entities:
             self.entities.append(spec.entity)
@@ -238,7 +159,7 @@ class JobTable:
         self.deadline_at_s[row] = now_s + spec.deadline_s if math.isfinite(spec.deadline_s) else math.inf
         unknown = 0.0 if spec.rates_steps_per_s else math.nan
         self.rate[row] = [spec.rates_steps_per_s.get(t, unknown) if spec.may_run_on(t) else 0.0 for t in gpu_types]
-        self._active = None
+        self._active = self._leased = None
         return row
 
     def skip(self, count: int, gpu_types: tuple[str, ...], now_s: float) -> None:
@@ -260,14 +181,21 @@ class JobTable:
 
     def change(self, rows: Ints, fact: JobFact) -> None:
         """Moves jobs along the lifecycle table."""
+        if not len(rows):
+            return
         self.state[rows] = states_after(self.state[rows], fact)
         if fact in (JobFact.FINISHED, JobFact.CANCELLED, JobFact.GIVEN_UP):
-            self._active = None
+            self._active = self._leased = None
             if self.dependents:
                 self.ended_blockers += [row for row in rows.tolist() if row in self.dependents]
             for kept in (self.limited, self.featured, self.booked, self.lost_leases, self.loss_nodes):
                 for row in rows.tolist() if kept else ():
                     kept.pop(row, None)
+
+    def set_leases(self, rows: Ints, leases: Ints | int) -> None:
+        """Sets the serials of leases that these jobs have, granted or running; -1 = none."""
+        self.lease[rows] = leases
+        self._leased = None
 
     @property
     def active(self) -> Ints:
@@ -288,8 +216,11 @@ class JobTable:
     @property
     def leased(self) -> Ints:
         """Serials of jobs with a lease granted or running, ascending."""
-        active = self.active
-        return active[self.lease[active] >= 0]
+        if self._leased is None:
+            active = self.active
+            self._leased = active[self.lease[active] >= 0]
+            self._leased.setflags(write=False)
+        return self._leased
 
     @property
     def share(self) -> Floats:
@@ -301,7 +232,7 @@ class JobTable:
         own: Floats = getattr(self, name)
         return own + self.pairs.by_job(name, *own.shape) if self.pairs.count else own
 
-    def settle(self, elapsed_s: float, fade: float, now_s: float) -> None:
+    def settle(self, elapsed_s: float, fade: float, now_s: float, lag_max_s: float = math.inf) -> None:
         """Books owed time (by shares) and received time (under leases) of active jobs up to now.
 
         Older time is multiplied by `fade`. The rules in force compute priorities from both: see `settings`.
@@ -309,23 +240,47 @@ class JobTable:
         active = self.active
         if self.pairs.count:
             self.pairs.settle(elapsed_s, fade)
-        self.owed_s[active] = self.owed_s[active] * fade + self.target[active] * elapsed_s
+        owed_s = self.owed_s.take(active, axis=0)
         if fade != 1.0:
+            owed_s *= fade
             self.received_s[active] *= fade
+        owed_s += self.target.take(active, axis=0) * elapsed_s
         self.credit(self.leased, now_s)
+        self._book(active, owed_s, lag_max_s)
+
+    def limit_lag(self, lag_max_s: float) -> None:
+        """Limits the difference of owed and received time of active jobs and of pairs, either way.
+
+        A job that used idle GPUs pays back a bounded time, and a job that could not run claims a bounded time. Only
+        the smaller of the two changes.
+        """
+        self._book(self.active, self.owed_s.take(self.active, axis=0), lag_max_s)
+
+    def _book(self, active: Ints, owed_s: Floats, lag_max_s: float) -> None:
+        if lag_max_s == math.inf:
+            self.owed_s[active] = owed_s
+            return
+        received_s = self.received_s.take(active, axis=0)
+        self.owed_s[active] = np.maximum(owed_s, received_s - lag_max_s)
+        self.received_s[active] = np.maximum(received_s, owed_s - lag_max_s)
+        if self.pairs.count:
+            self.pairs.limit_lag(lag_max_s)
 
     def credit(self, rows: Ints, now_s: float) -> None:
         """Books the time that these leased jobs and their co-located partners have run since it was last booked."""
         rows = self.with_partners(rows) if self.pairs.count else rows
-        running = rows[self.since_s[rows] >= 0]
-        time_s, gpu_type = now_s - self.since_s[running], self.lease_type[running]
-        alone: Bools | slice = slice(None)
-        if self.pairs.count and (shared := self.partner[running] >= 0).any():
-            self.pairs.credit(running[shared], self.partner[running[shared]], gpu_type[shared], time_s[shared])
-            alone = ~shared
-        self.received_s[running[alone], gpu_type[alone]] += time_s[alone]
+        since_s = self.since_s[rows]
+        if (is_running := since_s >= 0).all():
+            running = rows
+        else:
+            running, since_s = rows[is_running], since_s[is_running]
+        time_s, gpu_type = now_s - since_s, self.lease_type[running]
         self.attained_gpu_s[running] += time_s * self.gpus[running]
         self.since_s[running] = now_s
+        if self.pairs.count and (shared := self.partner[running] >= 0).any():
+            self.pairs.credit(running[shared], self.partner[running[shared]], gpu_type[shared], time_s[shared])
+            running, gpu_type, time_s = running[~shared], gpu_type[~shared], time_s[~shared]
+        self.received_s[running, gpu_type] += time_s
 
     def ran_s(self, rows: Ints, now_s: float) -> Floats:
         """Running time of these jobs under all their leases so far, (K,)."""
@@ -393,8 +348,3 @@ class JobTable:
         if name not in self.rule_columns:
             self.rule_columns[name] = np.zeros_like(self.owed_s)
         return self.rule_columns[name]
-
-
-def lost_spec(serial: int) -> JobSpec:
-    """Placeholder for a job with a lost description."""
-    return JobSpec(JobId(f"job-{serial}"), 1.0)

@@ -162,6 +162,7 @@ class _NodesByRoom:
 
 
 NOT_RUNNING_S = -1.0
+_NO_OFFSETS: Ints = np.zeros(1, dtype=np.int64)
 
 
 class LeaseBook:
@@ -218,7 +219,7 @@ class LeaseBook:
             same = same[np.array(may_stay, dtype=np.bool_)]
         if not pool.usable.all():
             same = same[~np.isin(same, pool.jobs_holding(~pool.usable))]
-        if (partner >= 0).any() or (jobs.partner[same] >= 0).any():
+        if jobs.pairs.count and ((partner >= 0).any() or (jobs.partner[same] >= 0).any()):
             same = self._one_of_each(same, rows, partner)
         return np.sort(same)
 
@@ -240,17 +241,17 @@ class LeaseBook:
 
         `sets`: the GPUs that jobs may use; None = all.
         """
-        jobs, pool = self.jobs, self.pool
-        revoked = jobs.lease[leaving]
+        jobs, pool, revoked = self.jobs, self.pool, self.jobs.lease[leaving]
+        if not len(leaving) and not len(chosen.jobs):
+            return revoked, revoked, _NO_OFFSETS, revoked
         taken = [jobs.gpus_held(row).copy() for row in leaving.tolist()] if jobs.rank[leaving].any() else []
         self.revoke(leaving, now_s)
         rows, domains, partner = chosen
         offsets, gpus = self._placed(chosen, sets)
         granted = np.arange(self.next_lease, self.next_lease + len(rows))
-        self.next_lease += len(rows)
-        self.in_force += len(rows)
+        self.next_lease, self.in_force = self.next_lease + len(rows), self.in_force + len(rows)
         jobs.change(rows, JobFact.GRANTED)
-        jobs.lease[rows] = granted
+        jobs.set_leases(rows, granted)
         jobs.lease_type[rows] = domains if pool.shares_checkpoints else pool.domain_type[domains]
         jobs.lease_in[rows] = CLUSTERS if pool.shares_checkpoints else pool.domain_directory[domains]
         jobs.until_s[rows] = until_s
@@ -259,12 +260,15 @@ class LeaseBook:
         jobs.worked_s[rows] = NOT_RUNNING_S
         jobs.held_type[rows] = jobs.taken_by[rows] = -1
         jobs.gpu_first[rows] = gpus[offsets[:-1]]
-        is_second = self._is_second(chosen)
-        second = np.repeat(is_second, jobs.gpus[rows])
         holders = np.repeat(rows, jobs.gpus[rows])
-        pool.job[gpus[~second]], pool.beside[gpus[second]] = holders[~second], holders[second]
-        jobs.partner[rows] = partner
-        jobs.partner[partner[partner >= 0]] = rows[partner >= 0]
+        if jobs.pairs.count:
+            second = np.repeat(self._is_second(chosen), jobs.gpus[rows])
+            pool.hold(gpus[~second], holders[~second])
+            pool.beside[gpus[second]] = holders[second]
+            jobs.partner[rows] = partner
+            jobs.partner[partner[partner >= 0]] = rows[partner >= 0]
+        else:
+            pool.hold(gpus, holders)
         for k in np.flatnonzero(jobs.gpus[rows] > 1).tolist():
             jobs.gang_gpus[int(rows[k])] = gpus[offsets[k] : offsets[k + 1]]
         if taken:
@@ -281,8 +285,7 @@ class LeaseBook:
         """GPU rows of each job, in the format of `place`; the second job of a pair gets those of the first."""
         jobs = self.jobs
         rows, domains, partner = chosen
-        is_second = self._is_second(chosen)
-        if not is_second.any():
+        if not jobs.pairs.count or not (is_second := self._is_second(chosen)).any():
             return self._placed_anew(chosen, sets)
         own = np.flatnonzero(~is_second)
         own_offsets, own_gpus = self._placed_anew(Chosen(rows[own], domains[own], partner[own]), sets)
@@ -332,20 +335,21 @@ class LeaseBook:
         """Removes the leases of these jobs; the caller changes their states. Their partners continue alone."""
         jobs = self.jobs
         self.in_force -= len(rows)
-        paired = rows[jobs.partner[rows] >= 0]
+        paired = rows[jobs.partner[rows] >= 0] if jobs.pairs.count else rows[:0]
         partners = jobs.partner[paired]
         shared = [jobs.gpus_held(row).copy() for row in paired.tolist()]
-        self.pool.job[jobs.gpu_first[rows]] = NONE
+        self.pool.hold(jobs.gpu_first[rows], NONE)
         for row in rows[jobs.gpus[rows] > 1].tolist():
-            self.pool.job[jobs.gang_gpus.pop(row)] = NONE
-        jobs.lease[rows] = -1
-        jobs.lease_type[rows] = jobs.lease_in[rows] = -1
-        jobs.gpu_first[rows] = -1
+            self.pool.hold(jobs.gang_gpus.pop(row), NONE)
+        jobs.set_leases(rows, -1)
+        jobs.lease_type[rows] = jobs.lease_in[rows] = jobs.gpu_first[rows] = -1
         jobs.until_s[rows] = 0.0
         jobs.since_s[rows] = NOT_RUNNING_S
+        if not len(paired):
+            return
         jobs.partner[paired] = jobs.partner[partners] = -1
         for partner, gpus in zip(partners.tolist(), shared, strict=True):
-            self.pool.job[gpus] = partner if jobs.lease[partner] >= 0 else NONE
+            self.pool.hold(gpus, partner if jobs.lease[partner] >= 0 else NONE)
             self.pool.beside[gpus] = NONE
 
 

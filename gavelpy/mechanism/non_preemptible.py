@@ -157,6 +157,8 @@ def behind(leases: LeaseBook, rows: Ints, round_end_s: float) -> Ints:
 
 def claim(jobs: JobTable, rows: Ints) -> None:
     """Sets the share of these leased jobs to all of their time on the GPU type where they run."""
+    if not len(rows):
+        return
     disclaim(jobs, rows)
     single, paired = rows[jobs.partner[rows] < 0], rows[jobs.partner[rows] >= 0]
     jobs.target[single, jobs.lease_type[single]] = 1.0
@@ -194,6 +196,7 @@ def _waits_for_older(jobs: JobTable, rows: Ints, gpu_count: int) -> Bools:
 def reported(jobs: JobTable, rows: Ints, now_s: float) -> None:
     """Books that these jobs reported their last step under their current leases; the first report counts."""
     rows = rows[jobs.done_lease[rows] != jobs.lease[rows]]
+    jobs.any_gated = jobs.any_gated or bool(len(rows))
     jobs.done_lease[rows] = jobs.lease[rows]
     jobs.done_at_s[rows] = now_s
 
@@ -206,6 +209,8 @@ def is_finishing(jobs: JobTable, rows: Ints) -> Bools:
 
 def may_begin(jobs: JobTable, rows: Ints, now_s: float) -> Bools:
     """Whether these jobs may get leases: eligible, not finishing, and not in a pause, (K,)."""
+    if not jobs.any_gated:
+        return np.ones(len(rows), dtype=np.bool_)
     may = eligibility.is_pause_over(jobs, rows, now_s) & eligibility.is_eligible(jobs, rows, now_s)
     return np.asarray(may & ~is_finishing(jobs, rows))
 

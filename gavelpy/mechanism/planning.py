@@ -70,6 +70,9 @@ class Planner:
         wanted = chosen = self._by_urgency(rows, capacity)
         if self.settings.lease_min_s:
             protected = self.protected
+            if not len(protected.jobs):
+                reservations.release(jobs, members)
+                return wanted, True
             if not isinstance(members, slice):
                 protected = _of(protected, leases, members)
             if (taken(leases, protected) > capacity).any():  # a higher class takes some of their GPUs
@@ -136,18 +139,12 @@ class Planner:
         jobs, pool = self.leases.jobs, self.leases.pool
         return keepers(jobs, pool, self.sets, self._open_gpus, everyone, same, self.protected.jobs)
 
-    def may_fill(self, waiting: Ints, free: int) -> bool:
-        """Whether any of these jobs could get free GPUs, of which there are at most `free` of a domain."""
-        jobs = self.leases.jobs
-        fits = jobs.gpus[waiting] <= free
-        if not self.settings.fill_leftover and not jobs.pairs.count:
-            fits &= (jobs.target[waiting] > 0).any(axis=1)
-        return bool(fits.any())
-
     def filled(self, waiting: Ints) -> Chosen:
         """Waiting jobs that get free GPUs within a round."""
-        open_gpus = self.free_gpus
-        chosen = self.fill(waiting, self.leases.pool.domain_counts(open_gpus), open_gpus)
+        open_gpus, pool = self.free_gpus, self.leases.pool
+        is_whole = pool.shares_checkpoints and not pool.is_divided
+        free = pool.free_counts if is_whole else pool.domain_counts(open_gpus)
+        chosen = self.fill(waiting, free, open_gpus)
         self.book(chosen)
         return chosen
 
@@ -171,8 +168,9 @@ class Planner:
         `free` (L,): GPUs of each domain that the plan may use.
         """
         jobs = self.leases.jobs
-        waiting = rows[jobs.lease[rows] < 0]
-        passed = waiting[reservations.come_first(jobs, waiting)]
+        passed = rows[(jobs.held_type[rows] != reservations.NOT_HELD) & (jobs.lease[rows] < 0)]
+        if len(passed):
+            passed = passed[reservations.come_first(jobs, passed)]
         if not len(passed):
             return self.select(rows, free)
         first = self.select(passed, free)
@@ -209,12 +207,14 @@ class Planner:
 
     def reserve(self) -> None:
         """Marks gangs with reserved GPUs, so that they come first when they can start."""
-        if self.reserved is not None:
+        if self.settings.keep_unsaved and self.reserved is not None:
             reservations.mark(self.leases, self.settings, self.exempt, self.reserved, is_solved=self.is_solved)
 
     @cached_property
     def reserved(self) -> Reserved | None:
         """GPUs that only some jobs may take."""
+        if not self.settings.keep_unsaved:
+            return None  # no gang waits for jobs that are not preempted: see reservations.waiting_gangs
         gangs = reservations.waiting_gangs(self.leases, self.settings, self.exempt, self.now_s, self.is_solved)
         return reservations.reserved(self.leases, self.exempt, self.among(gangs), self.sets)
 
@@ -295,6 +295,14 @@ class Planner:
         return settings.rules.select(jobs, rows, free, settings, self.type_order, by_domain, reserved)
 
 
+def may_fill(jobs: JobTable, settings: MechanismSettings, waiting: Ints, free: int) -> bool:
+    """Whether any of these jobs could get free GPUs, of which there are at most `free` of a domain."""
+    fits = jobs.gpus[waiting] <= free
+    if not settings.fill_leftover and not jobs.pairs.count:
+        fits &= (jobs.target[waiting] > 0).any(axis=1)
+    return bool(fits.any())
+
+
 def protected_leases(leases: LeaseBook, settings: MechanismSettings, now_s: float, fixed: Ints) -> Chosen:
     """The protected leases; of a co-located pair both, or neither.
 
@@ -302,8 +310,11 @@ def protected_leases(leases: LeaseBook, settings: MechanismSettings, now_s: floa
     forever. Leases whose jobs start slowly are marked in `slow_lease`. No plan ends the leases of `fixed` jobs.
     """
     jobs, pool = leases.jobs, leases.pool
-    rows = jobs.leased[~jobs.marks(fixed)[jobs.leased]]
-    rows = jobs.with_partners(rows[_are_protected(jobs, rows, settings, now_s)])
+    rows = jobs.leased[~jobs.marks(fixed)[jobs.leased]] if len(fixed) else jobs.leased
+    rows = rows[_are_protected(jobs, rows, settings, now_s)]
+    if not len(rows):
+        return NONE_CHOSEN
+    rows = jobs.with_partners(rows) if jobs.pairs.count else rows
     rows = rows[jobs.rate[rows, jobs.lease_type[rows]] > 0]
     if pool.any_unreachable:
         rows = rows[~jobs.marks(leases_on(jobs, pool, pool.unreachable))[rows]]
@@ -365,13 +376,12 @@ def taken(leases: LeaseBook, chosen: Chosen) -> Ints:
 def _unchanged(leases: LeaseBook, chosen: Chosen) -> Chosen:
     """The chosen jobs whose leases continue with the same partner."""
     same = chosen.partner == leases.jobs.partner[chosen.jobs]
-    return _of(Chosen(*(column[same] for column in chosen)), leases, leases.staying(chosen))
+    return _of(chosen.among(same), leases, leases.staying(chosen))
 
 
 def _of(chosen: Chosen, leases: LeaseBook, rows: Ints) -> Chosen:
     """The chosen jobs that are among `rows`."""
-    among = leases.jobs.marks(rows)[chosen.jobs]
-    return Chosen(*(column[among] for column in chosen))
+    return chosen.among(leases.jobs.marks(rows)[chosen.jobs])
 
 
 def joined(*parts: Chosen) -> Chosen:

@@ -68,9 +68,9 @@ def running(
             rows = rows[jobs.state[rows] == JobState.GRANTED]
             started(jobs, rows, now_s)
         case ProgressReported():
-            rows = event.jobs[current]
-            grow(jobs, rows, event.steps_done[current])
-            jobs.steps_done[rows] = np.clip(event.steps_done[current], jobs.steps_saved[rows], jobs.steps_total[rows])
+            rows, steps = (event.jobs, event.steps_done) if current.all() else _among(event, current)
+            grow(jobs, rows, steps)
+            jobs.steps_done[rows] = np.minimum(np.maximum(steps, jobs.steps_saved[rows]), jobs.steps_total[rows])
             _works(jobs, rows, now_s)
         case SavingDeclared():
             non_preemptible.declared(jobs, event.jobs[current])
@@ -80,6 +80,10 @@ def running(
             _works(jobs, event.jobs[current], now_s)
             current |= jobs.stopping[event.jobs] == event.leases
             _save(jobs, pool, event.jobs[current], event.leases[current], event.steps_done[current])
+
+
+def _among(event: ProgressReported, counts: Bools) -> tuple[Ints, Floats]:
+    return event.jobs[counts], event.steps_done[counts]
 
 
 def announced(jobs: JobTable, event: TotalAnnounced) -> bool:
@@ -111,7 +115,7 @@ def _settle_totals(jobs: JobTable, rows: Ints, leases: Ints, steps: Floats) -> N
 
 def _works(jobs: JobTable, rows: Ints, now_s: float) -> None:
     """Books the first progress of these jobs under their leases."""
-    jobs.worked_s[rows] = np.where(jobs.worked_s[rows] < 0, now_s, jobs.worked_s[rows])
+    jobs.worked_s[rows[jobs.worked_s[rows] < 0]] = now_s
 
 
 def started(jobs: JobTable, rows: Ints, now_s: float) -> None:
@@ -129,8 +133,9 @@ def ended(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float, se
     is_current = alive & ~was_stopping & (jobs.lease[event.jobs] == event.leases)
     is_late = counting_late(jobs, event)
     counts = alive & was_stopping | is_current | is_late
-    rows, current = event.jobs[counts], np.unique(event.jobs[is_current])  # each node of a gang may report
-    late = event.jobs[is_late]
+    rows, current, late = event.jobs[counts], event.jobs[is_current], event.jobs[is_late]
+    if len(current) > 1:
+        current = np.unique(current)  # each node of a gang may report
     if event.outcome in (Outcome.FINISHED, Outcome.STOPPED):
         is_newer = (jobs.lease[event.jobs] < 0) & (event.leases > jobs.saved_lease[event.jobs])
         saves = counts & (~is_late | is_newer) if event.outcome is Outcome.STOPPED else counts
@@ -140,7 +145,7 @@ def ended(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float, se
         is_checkpoint = event.outcome is Outcome.STOPPED and not event.is_by_time  # a job may finish without saving
         _save(jobs, leases.pool, *at, is_ours=is_checkpoint)
     if event.outcome is Outcome.STOPPED:
-        non_preemptible.stopped(jobs, np.setdiff1d(rows, late))
+        non_preemptible.stopped(jobs, np.setdiff1d(rows, late) if len(late) else rows)
     if event.outcome is not Outcome.LOST:
         close_lost(jobs, rows, event.leases[counts])
     elif settings.late_ends:
@@ -148,18 +153,21 @@ def ended(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float, se
     is_failure = event.outcome in (Outcome.FAILED, Outcome.UNRUNNABLE)
     on_time = rows if is_failure or not len(late) else np.setdiff1d(rows, late)
     any_paused = bool(settings.retry_s) and _missed(jobs, leases.pool, on_time, current, event, settings, now_s)
-    jobs.stopped(event.jobs[was_stopping])
+    if was_stopping.any():
+        jobs.stopped(event.jobs[was_stopping])
     is_over = failures.book(jobs, rows, event, settings) if is_failure else jobs.failures[rows] > settings.failures_max
     if event.outcome is not Outcome.FINISHED and not is_failure:
         is_over = is_over | failures.time_is_over(jobs, rows, now_s)
     jobs.steps_done[rows] = jobs.steps_saved[rows]
     over = rows[is_over | (event.outcome is Outcome.FINISHED)]
+    is_over_now = jobs.marks(over)
     orphaned = over[(jobs.lease[over] >= 0) & ~jobs.marks(current)[over]]
     killed = list(zip(orphaned.tolist(), jobs.lease[orphaned].tolist(), strict=True))
-    over_now = np.concatenate([current, orphaned])
-    jobs.credit(over_now, now_s)
-    leases.vacate(over_now)
-    jobs.change(current[~jobs.marks(over)[current]], JobFact.STOPPED)
+    ending = np.concatenate([current, orphaned]) if len(orphaned) else current
+    if len(ending):
+        jobs.credit(ending, now_s)
+        leases.vacate(ending)
+        jobs.change(current[~is_over_now[current]], JobFact.STOPPED)
     jobs.change(over, JobFact.FINISHED if event.outcome is Outcome.FINISHED else JobFact.GIVEN_UP)
     return Ended(
         any_free=bool(len(current) or killed),
@@ -209,6 +217,8 @@ def _save(jobs: JobTable, pool: GpuPool, rows: Ints, leases: Ints, steps_done: F
     grow(jobs, rows, steps_done)
     steps_done = np.minimum(steps_done, jobs.steps_total[rows])
     further = steps_done > jobs.steps_saved[rows]
+    if not further.any():
+        return
     rows, leases, steps_done = rows[further], leases[further], steps_done[further]
     jobs.steps_saved[rows] = steps_done
     failures.forgive(jobs, rows, steps_done)
@@ -221,6 +231,8 @@ def _directories(jobs: JobTable, pool: GpuPool, rows: Ints, leases: Ints) -> Int
     """Directory that each lease wrote to, (K,); for a lost lease, the directory of its first GPU's node."""
     found = np.where(jobs.lease[rows] == leases, jobs.lease_in[rows], np.int64(-1))
     found = np.where(jobs.stopping[rows] == leases, jobs.stopping_in[rows], found)
+    if not jobs.lost_leases:
+        return found
     gpu = first_gpus(jobs, rows, leases, found)
     late = np.flatnonzero(gpu != found)
     if len(late):

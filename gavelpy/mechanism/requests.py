@@ -205,11 +205,10 @@ def problem_of(
     The capacity excludes GPUs that `exempt` jobs hold. Isolated shares divide the whole cluster among all jobs.
     """
     counts = pool.counts if exempt.open_gpus is None else pool.type_counts(exempt.open_gpus)
-    gpus = jobs.gpus[rows]
+    gpus, steps_total = jobs.gpus[rows], jobs.steps_total[rows]
     usable = can_run(jobs, pool, rows, exempt.open_gpus)  # false: the rate is unknown, or the gang too large
     rate = np.where(usable, jobs.rate[rows], 0.0)
     _book_isolated(jobs, np.union1d(rows, exempt.jobs) if len(exempt.jobs) else rows, pool.counts)
-    steps_left = jobs.steps_total[rows] - jobs.steps_done[rows]
     order = np.arange(len(rows))
     entities, entity_row = entities_of(tuple(jobs.entities), teams)
     specs = jobs.specs
@@ -223,8 +222,8 @@ def problem_of(
         member_rate_steps_per_s=rate,
         gpus_asked=gpus.astype(np.float64),
         weight=jobs.weight[rows],
-        steps_remaining=np.maximum(steps_left, jobs.steps_total[rows] * 1e-12),
-        steps_total=jobs.steps_total[rows],
+        steps_remaining=np.maximum(steps_total - jobs.steps_done[rows], steps_total * 1e-12),
+        steps_total=steps_total,
         age_s=now_s - np.maximum(jobs.submitted_s[rows], jobs.begin_at_s[rows]),
         isolated_s=jobs.isolated_s[rows],
         deadline_s=jobs.deadline_at_s[rows] - now_s,
@@ -239,10 +238,11 @@ def problem_of(
 
 def _book_isolated(jobs: JobTable, rows: Ints, counts: Ints) -> None:
     """Adds the time that the steps since the last problem take on 1/n of each GPU type. Gavel §4.2, Themis."""
-    progressed = jobs.steps_done[rows] - jobs.isolated_steps[rows]
-    before = jobs.isolated_rate[rows]
-    jobs.isolated_s[rows] += np.divide(progressed, before, out=np.zeros(len(rows)), where=before > 0).clip(min=0.0)
-    jobs.isolated_steps[rows] = jobs.steps_done[rows]
+    steps, before, rate = jobs.steps_done[rows], jobs.isolated_rate[rows], jobs.rate[rows]
+    progressed = steps - jobs.isolated_steps[rows]
+    more_s = np.divide(progressed, before, out=np.zeros(len(rows)), where=before > 0)
+    jobs.isolated_s[rows] += np.maximum(more_s, 0.0)
+    jobs.isolated_steps[rows] = steps
     share = counts[None, :] / (len(rows) * jobs.gpus[rows])[:, None]
     share /= np.maximum(share.sum(axis=1, keepdims=True), 1.0)
-    jobs.isolated_rate[rows] = (share * np.nan_to_num(jobs.rate[rows], nan=0.0)).sum(axis=1)
+    jobs.isolated_rate[rows] = (share * np.where(np.isnan(rate), 0.0, rate)).sum(axis=1)

@@ -96,7 +96,8 @@ def mark(
 
 def come_first(jobs: JobTable, rows: Ints) -> Bools:
     """Whether these waiting jobs have a reservation and a share of time, so that they come first in a plan, (K,)."""
-    return np.asarray((jobs.held_type[rows] != NOT_HELD) & jobs.total("target")[rows].any(axis=1))
+    is_held: Bools = np.asarray(jobs.held_type[rows] != NOT_HELD)
+    return is_held & jobs.total("target")[rows].any(axis=1) if is_held.any() else is_held
 
 
 def release(jobs: JobTable, rows: Ints | slice) -> None:

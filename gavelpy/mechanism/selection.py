@@ -31,6 +31,10 @@ class Chosen(NamedTuple):
     domains: Ints  # (K,) of their GPUs
     partner: Ints  # (K,) the co-located job, -1 = none
 
+    def among(self, wanted: Bools) -> Chosen:
+        """Those of these jobs that are wanted (K,)."""
+        return Chosen(self.jobs[wanted], self.domains[wanted], self.partner[wanted])
+
 
 class Reserved(NamedTuple):
     """GPUs that a job may take only if it can be preempted, or if they are reserved for the job itself."""
@@ -61,16 +65,19 @@ def select_global(
     `rows` are the jobs that may be chosen, `free` (L,) the GPUs to allocate. Order: priority, owed minus received time,
     share, serial, type.
     """
-    local, gpu_type = np.nonzero(jobs.target[rows] > 0)
-    pairs = rows[local]
-    urgency, lag, share = merit(jobs, pairs, gpu_type, settings)
-    order = np.lexsort((gpu_type, pairs, -share, -lag, -urgency))
+    local, gpu_type = np.nonzero(jobs.target.take(rows, axis=0) > 0)
     left = free.copy()
-    slots = gpu_type if domains is None else domains.slots(rows)[local, gpu_type]
-    chosen = take(pairs[order], slots[order], jobs.gpus, left, domains, reserved)
-    if settings.fill_leftover:
-        rest = rows[~jobs.marks(chosen[0])[rows]]
-        chosen = joined(chosen, select_leftover(jobs, rest, left, domains, reserved, settings.move_lag_s))
+    chosen: Selection = rows[:0], rows[:0]
+    if len(local):
+        pairs = rows[local]
+        urgency, lag, share = merit(jobs, pairs, gpu_type, settings)
+        order = np.lexsort((gpu_type, pairs, -share, -lag, -urgency))
+        slots = gpu_type if domains is None else domains.slots(rows)[local, gpu_type]
+        chosen = take(pairs[order], slots[order], jobs.gpus, left, domains, reserved)
+    if settings.fill_leftover and len(chosen[0]) < len(rows) and left.any():
+        rest = rows[~jobs.marks(chosen[0])[rows]] if len(chosen[0]) else rows
+        others = select_leftover(jobs, rest, left, domains, reserved, settings.move_lag_s)
+        chosen = joined(chosen, others) if len(chosen[0]) else others
     return chosen
 
 
@@ -124,9 +131,12 @@ def select_leftover(
     runs = jobs.rate[rows] > 0
     usable = runs & (jobs.gpus[rows, None] <= free[None, :]) if domains is None else runs
     rows = rows[usable.any(axis=1)]
-    owed_s, received_s = jobs.total("owed_s"), jobs.total("received_s")
-    lag = (owed_s[rows] - received_s[rows]).sum(axis=1) + move_lag_s * (jobs.lease[rows] >= 0)
-    rows = rows[np.lexsort((rows, -lag))]
+    if not len(rows):
+        return rows, rows
+    if len(rows) > 1:
+        owed_s, received_s = jobs.total("owed_s"), jobs.total("received_s")
+        lag = (owed_s[rows] - received_s[rows]).sum(axis=1) + move_lag_s * (jobs.lease[rows] >= 0)
+        rows = rows[np.lexsort((rows, -lag))]
     left = _Left(free, domains, reserved)
     chosen_jobs: list[int] = []
     chosen_domains: list[int] = []
@@ -284,30 +294,33 @@ def take(
     pairs: Ints, slots: Ints, gpus: Ints, free: Ints, domains: Domains | None, reserved: Reserved | None
 ) -> Selection:
     """Takes GPUs for the jobs of a queue in order, each job at most once; updates `free`."""
-    if domains is None and reserved is None:
-        each, first = np.unique(pairs, return_index=True)
-        needed_in = np.bincount(slots[first], weights=gpus[each], minlength=len(free)).astype(np.int64)
+    if domains is None and reserved is None and len(pairs):
+        place, row = np.arange(len(pairs)), pairs - pairs.min()
+        first_of = np.empty(int(row.max()) + 1, dtype=np.int64)
+        first_of[row[::-1]] = place[::-1]  # of a job's places in the queue, the first is stored last
+        first = first_of[row] == place
+        jobs, found = pairs[first], slots[first]
+        needed_in = np.bincount(found, weights=gpus[jobs], minlength=len(free)).astype(np.int64)
         if (needed_in <= free).all():  # all jobs fit where they would be most urgently
-            first.sort()
             free -= needed_in
-            return pairs[first], slots[first]
+            return jobs, found
     left = _Left(free, domains, reserved)
     total = sum(left.free)
     taken: set[int] = set()
     chosen: list[int] = []
     needed = gpus[pairs].tolist()
-    found: list[int] = slots.tolist()
+    slot_of: list[int] = slots.tolist()
     for position, job in enumerate(pairs.tolist()):
         if total == 0:
             break
         if job in taken:
             continue
-        need, domain = needed[position], found[position]
+        need, domain = needed[position], slot_of[position]
         if left.is_plain:
             if need > left.free[domain]:
                 continue
         else:
-            domain = found[position] = left.find(domain, need, job)
+            domain = slot_of[position] = left.find(domain, need, job)
             if domain == NOT_THERE:
                 continue
         left.take(domain, need, job)
@@ -315,7 +328,7 @@ def take(
         taken.add(job)
         chosen.append(position)
     free[:] = left.free
-    return pairs[chosen], np.array([found[position] for position in chosen], dtype=np.int64)
+    return pairs[chosen], np.array([slot_of[position] for position in chosen], dtype=np.int64)
 
 
 def joined(first: Selection, second: Selection) -> Selection:

@@ -38,27 +38,12 @@ class Rules:
         return True
 
     def fade(self, settings: MechanismSettings, elapsed_s: float) -> float:
-        """Factor on owed and received time after `elapsed_s`: 1 where `bounded` limits their difference instead."""
+        """Factor on owed and received time after `elapsed_s`: 1 where `lag_max_s` limits their difference instead."""
         return 1.0 if settings.move_lag_s else float(0.5 ** (elapsed_s / settings.lag_half_life_s))
 
-    def bounded(self, owed_s: Floats, received_s: Floats, settings: MechanismSettings) -> tuple[Floats, Floats]:
-        """Owed and received time with a difference of at most `LAG_MAX` x `move_lag_s` either way.
-
-        A job that used idle GPUs pays back a bounded time, and a job that could not run claims a bounded time. Only
-        the smaller of the two changes.
-        """
-        if not settings.move_lag_s:
-            return owed_s, received_s
-        most_s = LAG_MAX * settings.move_lag_s
-        return np.maximum(owed_s, received_s - most_s), np.maximum(received_s, owed_s - most_s)
-
-    def limit_lag(self, jobs: JobTable, settings: MechanismSettings) -> None:
-        """Applies `bounded` to all active jobs and to pairs."""
-        if settings.move_lag_s:
-            active, pairs = jobs.active, jobs.pairs
-            owed_s, received_s = jobs.owed_s[active], jobs.received_s[active]
-            jobs.owed_s[active], jobs.received_s[active] = self.bounded(owed_s, received_s, settings)
-            pairs.owed_s, pairs.received_s = self.bounded(pairs.owed_s, pairs.received_s, settings)
+    def lag_max_s(self, settings: MechanismSettings) -> float:
+        """Largest difference of owed and received time, either way; infinite where time fades instead."""
+        return LAG_MAX * settings.move_lag_s if settings.move_lag_s else math.inf
 
     def newcomer_received_s(self, settings: MechanismSettings) -> float:
         """Received time of a new job on each type."""

@@ -16,17 +16,10 @@ from gavelpy.errors import JournalCorrupt
 from gavelpy.mechanism import eligibility, non_preemptible, priority_classes
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.gpus import CLUSTERS, GpuPool
-from gavelpy.mechanism.jobs import (
-    FLOAT_COLUMNS,
-    INT_COLUMNS,
-    PAIR_FLOAT_COLUMNS,
-    PAIR_INT_COLUMNS,
-    WIDE_COLUMNS,
-    JobTable,
-    PairTable,
-)
+from gavelpy.mechanism.jobs import FLOAT_COLUMNS, INT_COLUMNS, WIDE_COLUMNS, JobTable
 from gavelpy.mechanism.lifecycle import NodeState, Resumes
 from gavelpy.mechanism.original_gavel import DEFICIT
+from gavelpy.mechanism.pairs import PAIR_FLOAT_COLUMNS, PAIR_INT_COLUMNS, PairTable
 from gavelpy.mechanism.requests import AllocationRequest
 from gavelpy.mechanism.settings import settings_of, settings_values
 from gavelpy.mechanism.windows import OUTSIDE, Window, due_s
@@ -332,6 +325,7 @@ def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
     for row in np.flatnonzero(jobs.unmet[: jobs.count] > 0).tolist():
         for other in eligibility.unmet(jobs, row):
             jobs.dependents.setdefault(other, []).append(row)
+    jobs.any_gated = eligibility.any_gated(jobs)
     if np.any(state["jobs"][DEFICIT]):
         jobs.rule_column(DEFICIT)[: jobs.count] = state["jobs"][DEFICIT]
     return jobs

@@ -171,6 +171,12 @@ def released(core: SchedulerCore, rows: Ints) -> None:
             core.jobs.part[row] = OUTSIDE
 
 
+def keep(core: SchedulerCore) -> None:
+    """Recomputes which jobs no plan may preempt, and ends the round if a lease must end now."""
+    non_preemptible.keep(core)
+    end_round(core)
+
+
 def end_round(core: SchedulerCore) -> None:
     """Ends the round, and the wait for an answer, if a lease must end now."""
     if core.is_in_round and must_leave(core):
@@ -181,6 +187,8 @@ def end_round(core: SchedulerCore) -> None:
 def must_leave(core: SchedulerCore) -> bool:
     """Whether a lease is in force on a node that is reserved from its job, so that a plan must end it now."""
     pool = core.pool
+    if not (pool.any_reserved or pool.is_divided or core.jobs.booked):
+        return False
     if pool.any_reserved and len(pool.jobs_holding(pool.reserved)):
         return True
     outside = outsiders(core)
@@ -207,6 +215,8 @@ def due_s(windows: dict[str, Window], now_s: float) -> float:
 
 def closing(core: SchedulerCore) -> Closing | None:
     """What coming reservations close; None without any, or if they keep no job from starting."""
+    if not core.windows:
+        return None
     coming = sorted((one for one in core.windows.values() if one not in in_force(core)), key=lambda one: one.begin_s)
     if not coming:
         return None

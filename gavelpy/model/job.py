@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields
 from enum import StrEnum
 from typing import Any, NewType
 
@@ -92,11 +92,7 @@ class JobSpec:
         _positive(self.id, "weight", self.weight)
         if not self.deadline_s > 0:  # infinite = none
             raise InvalidInput(f"deadline_s of job {self.id!r} must be > 0, got {self.deadline_s!r}")
-        object.__setattr__(self, "rates_steps_per_s", dict(self.rates_steps_per_s))  # the caller's may change
-        for gpu_type, rate in self.rates_steps_per_s.items():
-            if not 0 <= rate <= VALUE_MAX:
-                where = f"rates_steps_per_s[{gpu_type!r}] of job {self.id!r}"
-                raise InvalidInput(f"{where} must be in [0, {VALUE_MAX:g}], got {rate!r}")
+        self._check_rates()
         if self.kind is JobKind.SERVICE:
             raise InvalidInput(f"kind of job {self.id!r} must be 'batch' or 'interactive', got {self.kind!r}")
         if self.kind is JobKind.INTERACTIVE and not self.one_process_a_node:
@@ -110,6 +106,13 @@ class JobSpec:
     def _check_id(self) -> None:
         if not self.id or _NOT_IN_IDS.search(self.id):
             raise InvalidInput(f"id must be a non-empty name without commas, tabs or line breaks, got {self.id!r}")
+
+    def _check_rates(self) -> None:
+        object.__setattr__(self, "rates_steps_per_s", dict(self.rates_steps_per_s))  # the caller's may change
+        for gpu_type, rate in self.rates_steps_per_s.items():
+            if not 0 <= rate <= VALUE_MAX:
+                where = f"rates_steps_per_s[{gpu_type!r}] of job {self.id!r}"
+                raise InvalidInput(f"{where} must be in [0, {VALUE_MAX:g}], got {rate!r}")
 
     def _check_owner(self) -> None:
         if not self.owner.isprintable():
@@ -247,8 +250,11 @@ class JobSpec:
         return spec
 
     def with_rates(self, rates_steps_per_s: Mapping[str, float]) -> JobSpec:
-        """The same job with these rates."""
-        return replace(self, rates_steps_per_s=dict(rates_steps_per_s))
+        """The same job with these rates. Only they are validated again."""
+        spec = self.renamed(self.id, self.owner)
+        vars(spec).update(rates_steps_per_s=rates_steps_per_s)
+        spec._check_rates()
+        return spec
 
 
 # What a job can need of the agents on its nodes, by option. An agent announces those that it has.
@@ -291,6 +297,11 @@ def restored_specs(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[
         vars(spec).update(values)
         specs.append(spec)
     return specs
+
+
+def lost_spec(serial: int) -> JobSpec:
+    """Placeholder for a job with a lost description."""
+    return JobSpec(JobId(f"job-{serial}"), 1.0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,43 +18,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from gavelpy.estimator.kinds import Key, key_of
 from gavelpy.journal.history import NO_GPUS, gpu_set
 from gavelpy.mechanism.commands import KillLease, RoundPlan
 from gavelpy.mechanism.events import Event, LeaseEnded, LeaseStarted, Outcome, ProgressReported
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.model.arrays import Bools, Floats, Ints
-from gavelpy.model.job import JobSpec
-from gavelpy.model.throughput import ThroughputTable
+from gavelpy.simulator.co_location import CoLocation
 from gavelpy.simulator.settings import Costs, StepCount
-
-_UNKNOWN: Key = ("", 0)
-
-
-@dataclass(frozen=True, eq=False)
-class CoLocation:
-    """Rows of jobs are serials."""
-
-    key: Ints  # (J,) row of `factor`
-    factor: Floats  # (K, K, T) co-located rate of the first with the second / its rate alone; 0 = it makes no step
-
-    def rate_factors(self, first: int, second: int, gpu_type: int) -> Floats:
-        """Co-located rate / rate alone of each of two jobs on a type, (2,)."""
-        one, other = self.key[first], self.key[second]
-        return np.array([self.factor[one, other, gpu_type], self.factor[other, one, gpu_type]])
-
-
-def co_location_of(jobs: Sequence[JobSpec], table: ThroughputTable, gpu_types: tuple[str, ...]) -> CoLocation:
-    """Factors by the table's pairs of job types; 0 for pairs that it does not have."""
-    named = [key_of(row, job.job_type, job.gpus) for row, job in enumerate(jobs)]
-    keys = [key if key in table else _UNKNOWN for key in named]  # one row for all: an array of K x K
-    row = {key: i for i, key in enumerate(dict.fromkeys(keys))}
-    factor = np.nan_to_num(table.slowdowns(list(row), gpu_types), nan=0.0)
-    fits = (factor > 0) & (factor.transpose(1, 0, 2) > 0)
-    return CoLocation(np.array([row[key] for key in keys], dtype=np.int64), np.where(fits, factor, 0.0))
-
 
 NONE = -1
 
@@ -67,6 +40,7 @@ class _Starts:
     leases: Ints
     gpu_counts: Ints
     gpus: Ints
+    gpu_sets: npt.NDArray[np.uint64]  # a hash of each job's GPUs
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +106,7 @@ class VirtualCluster:
         self.co_located = np.full(J, NONE)  # (J,) the partner, while both make steps
         self.gpus_before = np.full(J, NO_GPUS, dtype=np.uint64)  # (J,) hash of the GPUs that the job last ran on
         self._is_leased = np.zeros(J, dtype=np.bool_)
+        self._rows = J, 0  # jobs with leases are in this range
         self._any_second = False  # whether two jobs ever had leases on the same GPUs
         self._vacating = np.full(J + 1, -math.inf)  # (J + 1,) when the GPUs of jobs that leave now are free
         self._timeline: list[tuple[float, int, _Due]] = []
@@ -207,7 +182,7 @@ class VirtualCluster:
 
     def progress(self, now_s: float) -> ProgressReported | None:
         """Steps of all running jobs; None if none has made any."""
-        leased = np.flatnonzero(self._is_leased)
+        leased = self._leased()
         rows = leased[self.began_s[leased] < now_s]
         return ProgressReported(rows, self.lease[rows], self._steps(rows, now_s)) if len(rows) else None
 
@@ -277,7 +252,7 @@ class VirtualCluster:
         self._expect_finish(rows)
         for moment, group in _groups(start_s):
             started = gpus[np.repeat(group, counts)]
-            self._push(moment, _Starts(rows[group], leases[group], counts[group], started))
+            self._push(moment, _Starts(rows[group], leases[group], counts[group], started, where[group]))
         self._expect_co_location(rows[second], now_s)
 
     def _lease(self, rows: Ints, leases: Ints, gpu_types: Ints, start_s: Floats) -> None:
@@ -285,6 +260,14 @@ class VirtualCluster:
         self.start_s[rows] = self.began_s[rows] = self.counted_s[rows] = start_s
         self.rate[rows] = self.true_rate[rows, gpu_types]
         self._is_leased[rows] = True
+        self._rows = min(self._rows[0], int(rows.min())), max(self._rows[1], int(rows.max()) + 1)
+
+    def _leased(self) -> Ints:
+        """Jobs that run or wait to start, ascending."""
+        first, end = self._rows
+        rows: Ints = np.flatnonzero(self._is_leased[first:end]) + first
+        self._rows = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (len(self._is_leased), 0)
+        return rows
 
     def _expect_co_location(self, seconds: Ints, now_s: float) -> None:
         """Puts the time when these jobs and their partners both make steps on the timeline."""
@@ -295,6 +278,9 @@ class VirtualCluster:
 
     def _place(self, rows: Ints, gpus: Ints, offsets: Ints) -> Bools:
         """Records which jobs hold which GPUs; returns which of the jobs (K,) join a partner."""
+        if self.co_location is None:
+            self.gpu_job[gpus] = np.repeat(rows, np.diff(offsets))
+            return np.zeros(len(rows), dtype=np.bool_)
         first_gpu = gpus[offsets[:-1]]
         _, comes_first = np.unique(first_gpu, return_index=True)
         second = np.ones(len(rows), dtype=np.bool_)
@@ -316,7 +302,7 @@ class VirtualCluster:
             return None
         rows, gpus = due.jobs[valid], due.gpus[np.repeat(valid, due.gpu_counts)]
         offsets = np.concatenate([[0], np.cumsum(due.gpu_counts[valid])])
-        self.gpus_before[rows] = gpu_set(gpus, offsets)
+        self.gpus_before[rows] = due.gpu_sets[valid]
         return LeaseStarted(rows, due.leases[valid], offsets, gpus)
 
     def _finished(self, due: _Finish, now_s: float) -> LeaseEnded | None:
@@ -375,8 +361,8 @@ class VirtualCluster:
             self._change_rate(alone, self.true_rate[alone, self.lease_type[alone]], now_s)
 
     def _watch_finishes(self) -> None:
-        leased = np.flatnonzero(self._is_leased & ~self.is_watched)
-        rows = leased[self.finish_s[leased] <= self._until_s]
+        leased = self._leased()
+        rows = leased[(self.finish_s[leased] <= self._until_s) & ~self.is_watched[leased]]
         self.is_watched[rows] = True
         for row in rows.tolist():
             self._push(float(self.finish_s[row]), _Finish(row, int(self.lease[row])))
@@ -397,4 +383,6 @@ _Due = _Starts | _Ends | _Finish | _CoLocated
 
 def _groups(moment_s: Floats) -> list[tuple[float, Bools]]:
     """Rows by moment, earliest first."""
+    if len(moment_s) == 1 or (moment_s == moment_s[0]).all():
+        return [(float(moment_s[0]), np.ones(len(moment_s), dtype=np.bool_))]
     return [(float(moment), moment_s == moment) for moment in np.unique(moment_s)]

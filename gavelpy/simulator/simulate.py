@@ -21,6 +21,7 @@ from gavelpy.engine import Engine
 from gavelpy.errors import InvalidInput
 from gavelpy.journal.codec import encode
 from gavelpy.journal.history import History
+from gavelpy.mechanism.accept import check_foreign
 from gavelpy.mechanism.commands import SolveAllocation
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import (
@@ -47,7 +48,8 @@ from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import Trace
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.simulator import metrics
-from gavelpy.simulator.cluster import CoLocation, VirtualCluster, co_location_of
+from gavelpy.simulator.cluster import VirtualCluster
+from gavelpy.simulator.co_location import CoLocation, co_location_of
 from gavelpy.simulator.metrics import SimulationResult, with_probes_made
 from gavelpy.simulator.settings import SimulationSettings
 from gavelpy.simulator.virtual_scheduler import NodeEvent, VirtualScheduler
@@ -89,7 +91,7 @@ class Simulation(VirtualScheduler):
     ) -> None:
         check_known(trace.jobs, settings.mechanism)
         check_entities(trace.jobs, settings.mechanism)
-        super().__init__(SchedulerCore(), engine)
+        super().__init__(SchedulerCore(check=check_foreign), engine)
         self.trace, self.cluster, self.settings = trace, cluster, settings
         self.seed, self.label, self.progress = seed, label or engine.policy.name, progress
         self.measured = measured_jobs(trace, window)

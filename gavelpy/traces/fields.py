@@ -213,13 +213,16 @@ def dotted(path: _Path) -> str:
     return text or "file"
 
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
             raise InvalidInput(f"key must be unique in its object, got {key!r} twice")
         for text in (key, value):
-            if isinstance(text, str) and any("\ud800" <= c <= "\udfff" for c in text):
+            if isinstance(text, str) and not text.isascii() and _SURROGATE.search(text):
                 raise InvalidInput(f"text must be free of lone surrogates, got {text!r}")
         found[key] = value
     return found

@@ -29,7 +29,8 @@ def settle(jobs: JobTable, settings: MechanismSettings, elapsed_s: float, now_s:
 
 
 def running(jobs: JobTable, row: int, gpu_type: int, since_s: float) -> None:
-    jobs.state[row], jobs.lease[row], jobs.lease_type[row], jobs.since_s[row] = JobState.RUNNING, row, gpu_type, since_s
+    jobs.set_leases(np.array([row]), row)
+    jobs.state[row], jobs.lease_type[row], jobs.since_s[row] = JobState.RUNNING, gpu_type, since_s
 
 
 @pytest.mark.parametrize(
