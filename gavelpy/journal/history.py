@@ -236,16 +236,16 @@ class History:
             added = len(self._gpu_type_of) - len(self._gpu_job)
             for name in ("_gpu_job", "_gpu_lease", "_gpu_colocated", "_gpu_colocated_lease"):
                 setattr(self, name, np.concatenate([getattr(self, name), np.full(added, NONE)]))
-        counts = np.diff(event.gpu_offsets)
-        where_fresh = np.repeat(fresh, counts)
+        counts = event.gpu_offsets[1:] - event.gpu_offsets[:-1]
+        where_fresh = fresh.repeat(counts)
         self.type_now[rows] = self._gpu_type_array[first]
         if self._packs:
             for k in np.flatnonzero(fresh).tolist():
                 gpus = event.gpus[event.gpu_offsets[k] : event.gpu_offsets[k + 1]]
                 self._co_locate(int(event.jobs[k]), gpus, now_s)
                 self._gpu_job[gpus], self._gpu_lease[gpus] = event.jobs[k], event.leases[k]
-        self._gpu_job[event.gpus[where_fresh]] = np.repeat(event.jobs, counts)[where_fresh]
-        self._gpu_lease[event.gpus[where_fresh]] = np.repeat(event.leases, counts)[where_fresh]
+        self._gpu_job[event.gpus[where_fresh]] = event.jobs.repeat(counts)[where_fresh]
+        self._gpu_lease[event.gpus[where_fresh]] = event.leases.repeat(counts)[where_fresh]
         self.start_s[rows] = now_s
         self.first_start_s[rows] = np.where(np.isnan(self.first_start_s[rows]), now_s, self.first_start_s[rows])
 

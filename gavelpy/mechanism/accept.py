@@ -48,7 +48,7 @@ from gavelpy.mechanism.events import (
     TotalAnnounced,
     WakeupDue,
 )
-from gavelpy.mechanism.lifecycle import ALIVE
+from gavelpy.mechanism.lifecycle import LAST_ALIVE
 from gavelpy.mechanism.priority_classes import check_class
 from gavelpy.model.arrays import VALUE_MAX, Bools, Floats, Ints
 from gavelpy.model.cluster import GPU_COUNT_MAX
@@ -93,7 +93,7 @@ def check(core: SchedulerCore, event: Event) -> None:
             _shares(core, event)
         case JobSubmitted():
             row = core.jobs.serial_of.get(event.spec.id, -1)
-            if row >= 0 and core.jobs.state[row] <= ALIVE[-1]:
+            if row >= 0 and core.jobs.state[row] <= LAST_ALIVE:
                 raise InvalidInput(f"id must not be that of a living job, got {event.spec.id!r} (job {row})")
             _within("after", np.array([*event.spec.after_ok, *event.spec.after_any], dtype=np.int64), core.jobs.count)
         case JobCancelled():

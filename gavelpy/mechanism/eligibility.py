@@ -29,7 +29,7 @@ from enum import IntEnum
 import numpy as np
 
 from gavelpy.mechanism.jobs import JobTable
-from gavelpy.mechanism.lifecycle import ALIVE, JobState
+from gavelpy.mechanism.lifecycle import LAST_ALIVE, JobState
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.arrays import Bools, Floats, Ints
 
@@ -103,11 +103,11 @@ def add_dependencies(jobs: JobTable, row: int) -> list[tuple[int, int]]:
     """Registers the jobs that a job comes after; returns (it, the other) if one of them makes it impossible."""
     spec = jobs.specs[row]
     for other in {*spec.after_ok, *spec.after_any}:
-        if jobs.state[other] <= ALIVE[-1]:
+        if jobs.state[other] <= LAST_ALIVE:
             jobs.dependents.setdefault(other, []).append(row)
             jobs.unmet[row] += 1
             jobs.any_gated = True
-    failed = [other for other in spec.after_ok if ALIVE[-1] < jobs.state[other] != JobState.FINISHED]
+    failed = [other for other in spec.after_ok if LAST_ALIVE < jobs.state[other] != JobState.FINISHED]
     return [(row, other) for other in failed[:1]]
 
 
@@ -130,7 +130,7 @@ def blockers_ended(jobs: JobTable) -> tuple[bool, list[tuple[int, int]]]:
 def unmet(jobs: JobTable, row: int) -> list[int]:
     """Serials of the jobs that a job comes after and that are not over, ascending."""
     spec = jobs.specs[row]
-    return sorted(other for other in {*spec.after_ok, *spec.after_any} if jobs.state[other] <= ALIVE[-1])
+    return sorted(other for other in {*spec.after_ok, *spec.after_any} if jobs.state[other] <= LAST_ALIVE)
 
 
 def with_unused_share(jobs: JobTable, now_s: float) -> Ints:

@@ -11,7 +11,7 @@ from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import NO_INTS
 from gavelpy.mechanism.gpus import CLUSTERS, NONE
 from gavelpy.mechanism.jobs import DIRECTORY_COLUMNS, OPEN
-from gavelpy.mechanism.lifecycle import ALIVE, LEASED, JobState, NodeState
+from gavelpy.mechanism.lifecycle import LAST_ALIVE, LEASED, JobState, NodeState
 from gavelpy.mechanism.settings import LAG_MAX
 
 
@@ -45,10 +45,10 @@ def _check_leases(core: SchedulerCore) -> None:
     stopping = jobs.stopping[:n]
     assert set(stopping[stopping >= 0].tolist()).isdisjoint(serials.tolist()), "a lease is in force and stopping"
     assert (stopping < core.leases.next_lease).all(), "a stopping lease has a serial that was never assigned"
-    assert all(state[row] <= ALIVE[-1] for row in jobs.loss_nodes), "losses are recorded of a job that is over"
+    assert all(state[row] <= LAST_ALIVE for row in jobs.loss_nodes), "losses are recorded of a job that is over"
     for row, lost in jobs.lost_leases.items():
         assert lost, f"job {row} has an empty table of lost leases"
-        assert state[row] <= ALIVE[-1], f"job {row} is over and has open lost leases"
+        assert state[row] <= LAST_ALIVE, f"job {row} is over and has open lost leases"
         assert max(lost) < core.leases.next_lease, "a lost lease has a serial that was never assigned"
         assert lease[row] not in lost, f"the lease of job {row} is in force and lost"
     both = (stopping >= 0) & (state == JobState.RUNNING)
@@ -158,7 +158,9 @@ def _check_accounts(core: SchedulerCore) -> None:
         values = getattr(jobs.pairs, name)
         assert (np.isfinite(values) & (values >= 0)).all(), f"{name} of a pair is not finite or negative"
     active = jobs.active
-    assert np.array_equal(active, np.flatnonzero(jobs.state[:n] <= ALIVE[-1])), "the list of active jobs is out of date"
+    assert np.array_equal(active, np.flatnonzero(jobs.state[:n] <= LAST_ALIVE)), (
+        "the list of active jobs is out of date"
+    )
     assert (jobs.share[active].sum(axis=1) <= 1 + 1e-6).all(), "the shares of a job add up to more than 1"
     assert (jobs.steps_done[:n] <= jobs.steps_total[:n] * (1 + 1e-9)).all(), "a job did more steps than its total"
     assert (jobs.steps_saved[:n] <= jobs.steps_done[:n]).all(), "more steps are saved than done"

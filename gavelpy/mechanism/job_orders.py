@@ -17,7 +17,7 @@ from gavelpy.mechanism.domains import can_run_somewhere
 from gavelpy.mechanism.eligibility import Hold
 from gavelpy.mechanism.events import JobCancelled, JobsHeld, JobsReleased, JobsRequeued, JobSubmitted, PriorityChanged
 from gavelpy.mechanism.gpus import NONE
-from gavelpy.mechanism.lifecycle import ALIVE, JobFact
+from gavelpy.mechanism.lifecycle import LAST_ALIVE, JobFact
 
 if TYPE_CHECKING:
     from gavelpy.mechanism.core import SchedulerCore
@@ -74,7 +74,7 @@ def blockers_ended(core: SchedulerCore) -> None:
 def _cancel_unmet(core: SchedulerCore, never: list[tuple[int, int]]) -> None:
     """Cancels jobs that can never start, each with the job that it comes after. They have no leases."""
     for row, other in never:
-        if core.jobs.state[row] <= ALIVE[-1]:
+        if core.jobs.state[row] <= LAST_ALIVE:
             core.jobs.change(np.array([row]), JobFact.CANCELLED)
             core.unmet_jobs.append((row, other))
 
@@ -99,7 +99,7 @@ def _submitted(core: SchedulerCore, order: JobSubmitted) -> None:
 
 def _cancelled(core: SchedulerCore, job: int) -> list[Command]:
     jobs = core.jobs
-    if jobs.state[job] > ALIVE[-1]:
+    if jobs.state[job] > LAST_ALIVE:
         return []
     row, held = np.array([job]), {int(jobs.stopping[job]), int(jobs.lease[job])} - {NONE}
     if jobs.lease[job] >= 0:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from gavelpy.mechanism.lifecycle import ALIVE, JobFact, JobState, Resumes, states_after
+from gavelpy.mechanism.lifecycle import LAST_ALIVE, JobFact, JobState, Resumes, states_after
 from gavelpy.mechanism.pairs import PairTable
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.job import JobId, JobSpec, lost_spec
@@ -202,7 +202,7 @@ class JobTable:
         """Serials of jobs that are not over, ascending."""
         if self._active is None:
             rows = np.concatenate([self._listed, np.arange(self._listed_to, self.count)])
-            self._active = self._listed = rows[self.state[rows] <= ALIVE[-1]]
+            self._active = self._listed = rows[self.state[rows] <= LAST_ALIVE]
             self._listed_to = self.count
             self._active.setflags(write=False)
         return self._active

@@ -62,6 +62,8 @@ class Resumes(IntEnum):
 
 ALIVE = (JobState.WAITING, JobState.GRANTED, JobState.RUNNING)
 LEASED = (JobState.GRANTED, JobState.RUNNING)
+LAST_ALIVE = int(JobState.RUNNING)  # numpy compares arrays with plain integers five times faster than with IntEnum
+IS_GRANTED, IS_RUNNING = int(JobState.GRANTED), int(JobState.RUNNING)
 
 JOB_TRANSITIONS: dict[tuple[JobState, JobFact], JobState] = {
     (JobState.WAITING, JobFact.GRANTED): JobState.GRANTED,
@@ -80,6 +82,6 @@ for (_state, _fact), _next_state in JOB_TRANSITIONS.items():
 
 def states_after(states: Ints, fact: JobFact) -> Ints:
     """The state of each job after a transition, (K,); asserts that it is in the table."""
-    following: Ints = _NEXT[states, fact]
+    following: Ints = _NEXT[:, int(fact)][states]
     assert (following >= 0).all(), f"no transition for {fact.name} from {[JobState(s).name for s in states]}"
     return following

@@ -25,7 +25,7 @@ from gavelpy.mechanism.events import (
 from gavelpy.mechanism.gpus import CLUSTERS
 from gavelpy.mechanism.jobs import DIRECTORY_COLUMNS, JobTable
 from gavelpy.mechanism.leases import LeaseBook
-from gavelpy.mechanism.lifecycle import ALIVE, JobFact, JobState, NodeState
+from gavelpy.mechanism.lifecycle import LAST_ALIVE, JobFact, JobState, NodeState
 from gavelpy.mechanism.reports import started
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.arrays import Bools, Ints
@@ -205,7 +205,7 @@ def _kill(leases: LeaseBook, rows: Ints, now_s: float) -> Kills:
 def _narrow(jobs: JobTable, rows: Ints, here: Bools, settings: MechanismSettings) -> None:
     """Removes the GPUs `here` (G,) from the stopping leases of these jobs; leases without GPUs are over."""
     if settings.late_ends:
-        alive = rows[jobs.state[rows] <= ALIVE[-1]]
+        alive = rows[jobs.state[rows] <= LAST_ALIVE]
         reports.open_lost(jobs, alive, jobs.stopping[alive])
     over = []
     for row in rows.tolist():

@@ -25,7 +25,7 @@ from gavelpy.mechanism.domains import Domains
 from gavelpy.mechanism.gpus import NONE
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook, leases_on
-from gavelpy.mechanism.lifecycle import JobState
+from gavelpy.mechanism.lifecycle import IS_RUNNING
 from gavelpy.mechanism.node_sets import NodeSets, Room, keepers, node_sets, room_for
 from gavelpy.mechanism.non_preemptible import NonPreemptible
 from gavelpy.mechanism.selection import NONE_CHOSEN, Chosen, Reserved
@@ -328,7 +328,7 @@ def _are_protected(jobs: JobTable, rows: Ints, settings: MechanismSettings, now_
     """Whether the leases of these jobs are protected, (K,)."""
     age_s, works = now_s - jobs.began_s[rows], jobs.worked_s[rows] >= 0
     is_new = age_s < settings.lease_min_s
-    is_slow = ~is_new & ~works & (age_s < settings.start_max_s) & (jobs.state[rows] == JobState.RUNNING)
+    is_slow = ~is_new & ~works & (age_s < settings.start_max_s) & (jobs.state[rows] == IS_RUNNING)
     jobs.slow_lease[rows[is_slow]] = jobs.lease[rows[is_slow]]
     was_slow = works & (jobs.slow_lease[rows] == jobs.lease[rows])
     return np.asarray(is_new | is_slow | (was_slow & (now_s - jobs.worked_s[rows] < settings.lease_min_s)))

@@ -21,7 +21,7 @@ from gavelpy.mechanism.feasibility import (
 )
 from gavelpy.mechanism.gpus import CLUSTERS, NONE
 from gavelpy.mechanism.leases import leases_on
-from gavelpy.mechanism.lifecycle import ALIVE, JobState
+from gavelpy.mechanism.lifecycle import LAST_ALIVE, JobState
 from gavelpy.mechanism.selection import Reserved
 from gavelpy.model.arrays import Bools, Ints
 
@@ -243,7 +243,7 @@ class _Explanation:
     def _behind_class(self, row: int) -> Reason | None:
         """The job of a higher class that took its GPUs, or the higher classes with jobs that can use what it can."""
         jobs, settings, taker = self.jobs, self.core.settings, int(self.jobs.taken_by[row])
-        if taker >= 0 and jobs.state[taker] <= ALIVE[-1]:
+        if taker >= 0 and jobs.state[taker] <= LAST_ALIVE:
             by = priority_classes.in_words(jobs, settings, taker)
             return Reason(ReasonKind.PREEMPTED, f"preempted by {by}; waits until GPUs are left for its class")
         usable = jobs.rate[row] > 0

@@ -36,7 +36,7 @@ from gavelpy.mechanism.events import (
 from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import OPEN, JobTable
 from gavelpy.mechanism.leases import LeaseBook
-from gavelpy.mechanism.lifecycle import ALIVE, JobFact, JobState
+from gavelpy.mechanism.lifecycle import IS_GRANTED, LAST_ALIVE, JobFact, JobState
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.arrays import Bools, Floats, Ints
 
@@ -65,7 +65,7 @@ def running(
     match event:
         case LeaseStarted():
             rows = event.jobs[current]
-            rows = rows[jobs.state[rows] == JobState.GRANTED]
+            rows = rows[jobs.state[rows] == IS_GRANTED]
             started(jobs, rows, now_s)
         case ProgressReported():
             rows, steps = (event.jobs, event.steps_done) if current.all() else _among(event, current)
@@ -128,7 +128,7 @@ def started(jobs: JobTable, rows: Ints, now_s: float) -> None:
 
 def ended(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float, settings: MechanismSettings) -> Ended:
     """Applies the end of leases that finished, failed, were lost or were revoked."""
-    alive = jobs.state[event.jobs] <= ALIVE[-1]
+    alive = jobs.state[event.jobs] <= LAST_ALIVE
     was_stopping = jobs.stopping[event.jobs] == event.leases
     is_current = alive & ~was_stopping & (jobs.lease[event.jobs] == event.leases)
     is_late = counting_late(jobs, event)
@@ -191,7 +191,7 @@ def _missed(
 
     `current` are the jobs with a lease in force; the run time of a stopping lease is unknown if its job has another.
     """
-    is_promised = jobs.state[rows] == JobState.GRANTED
+    is_promised = jobs.state[rows] == IS_GRANTED
     match event.outcome:
         case Outcome.FAILED | Outcome.UNRUNNABLE:
             kind = failures.class_of(event)
@@ -272,7 +272,7 @@ def counting_late(jobs: JobTable, event: LeaseEnded) -> Bools:
         state = jobs.state[row]
         is_timely = state != JobState.RUNNING or event.outcome is Outcome.FINISHED
         is_over = lease not in (jobs.lease[row], jobs.stopping[row])
-        counts[k] = state <= ALIVE[-1] and is_over and is_timely and is_lost_open(jobs, row, lease)
+        counts[k] = state <= LAST_ALIVE and is_over and is_timely and is_lost_open(jobs, row, lease)
     return counts
 
 

@@ -16,7 +16,7 @@ from gavelpy.mechanism.domains import can_run
 from gavelpy.mechanism.events import NO_INTS, AllocationSolved, ThroughputEstimated
 from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import JobTable
-from gavelpy.mechanism.lifecycle import ALIVE
+from gavelpy.mechanism.lifecycle import LAST_ALIVE
 from gavelpy.mechanism.non_preemptible import ALL_PREEMPTIBLE, NonPreemptible
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.teams import Team, entities_of
@@ -146,7 +146,7 @@ def _parts(
 
 
 def _put_pairs(answer: AllocationSolved, jobs: JobTable, forgotten_s: float) -> None:
-    pairs, is_alive = jobs.pairs, jobs.state[: jobs.count] <= ALIVE[-1]
+    pairs, is_alive = jobs.pairs, jobs.state[: jobs.count] <= LAST_ALIVE
     in_use = jobs.partner[pairs.first] == pairs.second
     is_worth_it = np.maximum(pairs.owed_s, pairs.received_s) >= forgotten_s
     lives = is_alive[pairs.first] & is_alive[pairs.second]
@@ -182,7 +182,7 @@ class ThroughputRequest:
         """Stores the estimated rates; returns whether any active job got one."""
         self.asked = np.setdiff1d(self.asked, answer.jobs)
         rates: Floats = answer.rates_steps_per_s
-        known = ~np.isnan(rates).all(axis=1) & (jobs.state[answer.jobs] <= ALIVE[-1])
+        known = ~np.isnan(rates).all(axis=1) & (jobs.state[answer.jobs] <= LAST_ALIVE)
         rows, rates, types = answer.jobs[known], rates[known], rates.shape[1]  # types that joined since stay unknown
         is_new = ~np.isnan(rates)
         for k in [k for k, row in enumerate(rows.tolist()) if jobs.specs[row].gpu_types]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from gavelpy.mechanism.lifecycle import ALIVE, JobState
+from gavelpy.mechanism.lifecycle import LAST_ALIVE, JobState
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.job import NodeId
 
@@ -37,7 +37,7 @@ class CoreView:
     @property
     def is_over(self) -> Bools:
         """Whether each job has finished, was cancelled or given up, (J,)."""
-        over: Bools = self.job_state > ALIVE[-1]
+        over: Bools = self.job_state > LAST_ALIVE
         return over
 
 
@@ -92,7 +92,7 @@ def account(core: SchedulerCore, job: int, now_s: float) -> JobAccount:
     """The account of a job as if the core booked time at `now_s`, which must not be before the last event."""
     jobs, pool = core.jobs, core.pool
     owed_s, received_s, share = (jobs.total(name)[job].copy() for name in ("owed_s", "received_s", "target"))
-    elapsed_s, is_alive = now_s - core.settled_s, jobs.state[job] <= ALIVE[-1]
+    elapsed_s, is_alive = now_s - core.settled_s, jobs.state[job] <= LAST_ALIVE
     if is_alive:
         fade = core.settings.rules.fade(core.settings, elapsed_s)
         owed_s, received_s = owed_s * fade + share * elapsed_s, received_s * fade
@@ -147,7 +147,7 @@ def standing(core: SchedulerCore, rows: Ints, now_s: float) -> tuple[Floats, Flo
     urgency: the largest over the types on which the job has a share.
     """
     jobs = core.jobs
-    is_alive = jobs.state[rows] <= ALIVE[-1]
+    is_alive = jobs.state[rows] <= LAST_ALIVE
     gpu_s = jobs.attained_gpu_s[rows].copy()
     running = is_alive & (jobs.lease[rows] >= 0) & (jobs.since_s[rows] >= 0)
     gpu_s[running] += (now_s - jobs.since_s[rows[running]]) * jobs.gpus[rows[running]]

@@ -242,7 +242,7 @@ class VirtualCluster:
     def _start(self, rows: Ints, leases: Ints, offsets: Ints, gpus: Ints, now_s: float) -> None:
         gpus_ready_s = np.maximum.reduceat(self.gpu_free_s[gpus], offsets[:-1])
         start_s = np.maximum(np.maximum(gpus_ready_s, self.job_free_s[rows]), now_s)
-        counts = np.diff(offsets)
+        counts = offsets[1:] - offsets[:-1]
         second = self._place(rows, gpus, offsets)
         where, before = gpu_set(gpus, offsets), self.gpus_before[rows]
         moved = (before != NO_GPUS) & (before != where)
@@ -251,7 +251,7 @@ class VirtualCluster:
         self.counted_s[rows] = self.began_s[rows]
         self._expect_finish(rows)
         for moment, group in _groups(start_s):
-            started = gpus[np.repeat(group, counts)]
+            started = gpus[group.repeat(counts)]
             self._push(moment, _Starts(rows[group], leases[group], counts[group], started, where[group]))
         self._expect_co_location(rows[second], now_s)
 
@@ -265,7 +265,7 @@ class VirtualCluster:
     def _leased(self) -> Ints:
         """Jobs that run or wait to start, ascending."""
         first, end = self._rows
-        rows: Ints = np.flatnonzero(self._is_leased[first:end]) + first
+        rows: Ints = self._is_leased[first:end].nonzero()[0] + first
         self._rows = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (len(self._is_leased), 0)
         return rows
 
@@ -279,7 +279,7 @@ class VirtualCluster:
     def _place(self, rows: Ints, gpus: Ints, offsets: Ints) -> Bools:
         """Records which jobs hold which GPUs; returns which of the jobs (K,) join a partner."""
         if self.co_location is None:
-            self.gpu_job[gpus] = np.repeat(rows, np.diff(offsets))
+            self.gpu_job[gpus] = rows.repeat(offsets[1:] - offsets[:-1])
             return np.zeros(len(rows), dtype=np.bool_)
         first_gpu = gpus[offsets[:-1]]
         _, comes_first = np.unique(first_gpu, return_index=True)
@@ -298,10 +298,11 @@ class VirtualCluster:
 
     def _started(self, due: _Starts) -> LeaseStarted | None:
         valid = self.lease[due.jobs] == due.leases
-        if not valid.any():
+        if not np.count_nonzero(valid):
             return None
-        rows, gpus = due.jobs[valid], due.gpus[np.repeat(valid, due.gpu_counts)]
-        offsets = np.concatenate([[0], np.cumsum(due.gpu_counts[valid])])
+        rows, gpus = due.jobs[valid], due.gpus[valid.repeat(due.gpu_counts)]
+        offsets = np.zeros(len(rows) + 1, dtype=np.int64)
+        due.gpu_counts[valid].cumsum(out=offsets[1:])
         self.gpus_before[rows] = due.gpu_sets[valid]
         return LeaseStarted(rows, due.leases[valid], offsets, gpus)
 
@@ -336,7 +337,7 @@ class VirtualCluster:
         self._vacating[rows] = np.where(np.isfinite(start_s), np.maximum(free_s, start_s), free_s)
         for holder in (self.gpu_job, self.gpu_second) if self._any_second else (self.gpu_job,):
             until_s = self._vacating[holder]  # NONE is the last row
-            freed = np.flatnonzero(until_s > -math.inf)
+            freed = (until_s > -math.inf).nonzero()[0]
             self.gpu_free_s[freed] = np.maximum(self.gpu_free_s[freed], until_s[freed])
             holder[freed] = NONE
         self._vacating[rows] = -math.inf

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gavelpy.mechanism.gpus import GpuPool
-from gavelpy.mechanism.leases import place
+from gavelpy.mechanism.placement import place
 from gavelpy.model.arrays import Bools, Ints
 from tests.mechanism.builders import answer, make_core, make_pool, make_spec, plans, running_core, start, wake
 
