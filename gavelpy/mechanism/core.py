@@ -30,6 +30,7 @@ from gavelpy.mechanism import (
     windows,
 )
 from gavelpy.mechanism.commands import Command, KillLease, QueryAgent, Report, RoundPlan
+from gavelpy.mechanism.domains import can_run
 from gavelpy.mechanism.events import (
     NO_INTS,
     AgentRejoined,
@@ -118,7 +119,7 @@ class SchedulerCore:
         commands = self._apply(event, now_s)
         if self.jobs.ended_blockers:
             job_orders.blockers_ended(self)
-        if not isinstance(event, _KEEPS_NOTHING):
+        if not (isinstance(event, _KEEPS_NOTHING) or self._is_plain):
             windows.keep(self)
         return commands
 
@@ -143,7 +144,7 @@ class SchedulerCore:
                 if self.throughput.may_ask:
                     self.attention_s = now_s
             case NodeJoined() | NodeLost() | NodeUnreachable() | NodeDraining() | NodeUnhealthy() | AgentRejoined():
-                return self._node_changed(event)
+                return nodes.apply(self, event)
             case DirectorySeen():
                 if nodes.directory_seen(self.leases, event):
                     self.disturb()
@@ -199,12 +200,15 @@ class SchedulerCore:
 
     def runnable(self, rows: Ints) -> Bools:
         """Whether a plan may choose a job: its rate is positive on a type with enough GPUs, and it is not pinned."""
-        open_gpus = self.exempt.open_gpus
-        can_run = priority_classes.can_run_in_class(self.jobs, self.pool, self.settings, rows, open_gpus)
-        is_able: Bools = np.asarray(can_run.any(axis=1))
+        jobs, pool, open_gpus = self.jobs, self.pool, self.exempt.open_gpus
+        if self.settings.priorities:
+            fits = priority_classes.can_run_in_class(jobs, pool, self.settings, rows, open_gpus)
+        else:
+            fits = can_run(jobs, pool, rows, open_gpus)
+        is_able: Bools = np.asarray(fits.any(axis=1))
         if len(fixed := self._fixed):
             is_able &= ~np.isin(rows, fixed)
-        return is_able & non_preemptible.may_begin(self.jobs, rows, self.now_s) if self.jobs.any_gated else is_able
+        return is_able & non_preemptible.may_begin(jobs, rows, self.now_s) if jobs.any_gated else is_able
 
     def view(self) -> CoreView:
         """A read-only view for shells, queries and reports."""
@@ -216,10 +220,11 @@ class SchedulerCore:
         if self.now_s >= self.window_due_s:
             windows.enter(self)
         self.attention_s, self.woken_s = NEVER_S, self.now_s
-        windows.keep(self)  # time has passed
+        if not self._is_plain:
+            windows.keep(self)  # time has passed
         if self.now_s >= self.retry_due_s:
             self._retried()
-        if len(waiting := eligibility.with_unused_share(self.jobs, self.now_s)):
+        if self.jobs.any_gated and len(waiting := eligibility.with_unused_share(self.jobs, self.now_s)):
             self.settle()
             non_preemptible.disclaim(self.jobs, waiting)
             self.question.renew()
@@ -237,7 +242,7 @@ class SchedulerCore:
             rows = active[self.runnable(active)]
             commands.extend(self.question.ask(self.jobs, self.pool, rows, self.now_s, self.settings, self.exempt))
         patience_ends_s = self.question.asked_s + self.settings.solve_patience_s
-        may_wait = self.now_s < patience_ends_s and not windows.must_leave(self)
+        may_wait = self.now_s < patience_ends_s and (self._is_plain or not windows.must_leave(self))
         self.awaiting = self.question.open_epoch != NONE_OPEN and may_wait
         return commands if self.awaiting else [*commands, *self._decide()]
 
@@ -248,7 +253,8 @@ class SchedulerCore:
         if isinstance(event, AllocationSolved):
             self.settle()
             self.question.apply(event, self.jobs, self.settings.rules.forgotten_s(self.settings))
-            non_preemptible.claim(self.jobs, self.exempt.jobs)
+            if len(self.exempt.jobs):
+                non_preemptible.claim(self.jobs, self.exempt.jobs)
             self.settings.rules.allocation_arrived(self.jobs, self.settings)
         else:
             self.question.put_off(self.now_s, self.settings.round_s)
@@ -284,7 +290,7 @@ class SchedulerCore:
         self.round_end_s = min(self.round_end_s, self.window_due_s)
         grants = chosen.among(~jobs.marks(staying)[chosen.jobs])
         leases.extend(staying, self.round_end_s)
-        return [self._granted(grants, staying, leaving, planner)]
+        return [self.granted(grants, staying, leaving, planner)]
 
     def unsettle(self) -> None:
         """Ends a prolonged round at the next multiple of `round_s`, because something changed."""
@@ -293,7 +299,7 @@ class SchedulerCore:
 
     def _fill(self) -> list[Command]:
         """Grants free GPUs to waiting jobs, up to the end of the round."""
-        jobs, is_ranked = self.jobs, priority_classes.is_ranked(self.settings)
+        jobs, is_ranked = self.jobs, bool(self.settings.priorities) and priority_classes.is_ranked(self.settings)
         free = int(self.pool.free_counts.max(initial=0))  # of the type with most
         if free or is_ranked:
             self.settle()
@@ -301,7 +307,7 @@ class SchedulerCore:
             if is_ranked or (len(rows) and planning.may_fill(jobs, self.settings, rows, free)):
                 planner = self.planner
                 chosen, leaving = class_planning.filled(planner, rows[self.runnable(rows)])
-                return [self._granted(chosen, NO_INTS, leaving, planner)] if len(chosen.jobs) else []
+                return [self.granted(chosen, NO_INTS, leaving, planner)] if len(chosen.jobs) else []
         if self.settings.keep_unsaved:
             self.planner.reserve()
         return []
@@ -311,10 +317,11 @@ class SchedulerCore:
         """The inputs of a plan made now."""
         return Planner(
             self.leases, self.settings, self.exempt, self.type_order, self.question.is_answered, self.now_s,
-            self._fixed, windows.closing(self),
+            self._fixed, windows.closing(self) if self.windows else None,
         )  # fmt: skip
 
-    def _granted(self, grants: Chosen, staying: Ints, leaving: Ints, planner: Planner | None = None) -> RoundPlan:
+    def granted(self, grants: Chosen, staying: Ints, leaving: Ints, planner: Planner | None = None) -> RoundPlan:
+        """Starts new leases, extends those of `staying` and ends those of `leaving` jobs."""
         sets = (planner or self.planner).sets
         revoked, *granted = self.leases.apply(grants, leaving, self.now_s, self.round_end_s, sets)
         return RoundPlan(
@@ -325,7 +332,7 @@ class SchedulerCore:
     def revoked(self, rows: Ints) -> RoundPlan:
         """Stops the leases of these jobs in order, within the round."""
         self.settle()
-        return self._granted(NONE_CHOSEN, NO_INTS, rows)
+        return self.granted(NONE_CHOSEN, NO_INTS, rows)
 
     @property
     def _fixed(self) -> Ints:
@@ -345,19 +352,13 @@ class SchedulerCore:
         self.end_idle_round()
         return [KillLease(job, lease) for job, lease in ended.orphaned]
 
-    def _node_changed(self, event: nodes.NodeEvent) -> list[Command]:
-        changed = nodes.changed(self.leases, event, self.now_s, self.settings)
-        if changed.is_new_type:
-            self.throughput.want(self.jobs.unmeasured.tolist())
-        self.retry_due_s = eligibility.due_s(self.jobs, self.now_s)
-        self.disturb()
-        self.end_idle_round()
-        commands: list[Command] = [KillLease(job, lease) for job, lease in changed.kills]
-        late = non_preemptible.behind(self.leases, self.exempt.jobs, self.round_end_s) if self.is_in_round else NO_INTS
-        if len(late):
-            self.leases.extend(late, self.round_end_s)
-            commands.append(self._granted(NONE_CHOSEN, late, NO_INTS))
-        return commands
+    @property
+    def _is_plain(self) -> bool:
+        """Whether no job is exempt from preemption, has a class or a reservation: `windows.keep` changes nothing."""
+        settings, jobs, pool = self.settings, self.jobs, self.pool
+        exempts = settings.keep_unsaved or settings.finish_grace_s or settings.priorities or jobs.any_refused
+        exempts = exempts or len(self.exempt.jobs) or len(self.kept)
+        return not (exempts or jobs.booked or pool.is_divided or pool.any_reserved)
 
     def _restarted(self, incarnation: int) -> list[Command]:
         self.incarnation = incarnation

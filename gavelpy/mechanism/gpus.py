@@ -218,6 +218,11 @@ class GpuPool:
         self._node_part, self.is_divided = parts, any(parts)  # is_divided: a reservation for users is in force
 
     @property
+    def limits_jobs(self) -> bool:
+        """Whether jobs without a choice of nodes may not use all: see `node_sets`."""
+        return self.is_divided or self.any_lacking
+
+    @property
     def part_of(self) -> Ints:
         """The part of the cluster that each GPU belongs to, (G,)."""
         return np.array(self.node_part, dtype=np.int64)[self.node_of]

@@ -193,6 +193,7 @@ def _check_pauses(core: SchedulerCore) -> None:
     assert (jobs.worked_s[:n] <= core.now_s).all(), "a job made progress in the future"
     assert (jobs.slow_lease[:n] < core.leases.next_lease).all(), "a slow lease has a serial that was never assigned"
     assert (jobs.held_type[jobs.leased] < 0).all(), "GPUs are reserved for a job that has a lease"
+    assert jobs.any_held or (jobs.held_type[jobs.active] < 0).all(), "GPUs are reserved, and there is no mark of it"
     ends_s = jobs.retry_at_s[jobs.active]
     ahead_s = ends_s[ends_s > core.now_s]
     pause_s_max = settings.retry_max_s if settings.retry_s else 0.0

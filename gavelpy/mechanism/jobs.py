@@ -106,6 +106,7 @@ class JobTable:
         self.ended_blockers: list[int] = []  # of those with dependents, that are over since they were looked at
         self.entities: list[str] = []
         self.any_refused = False  # whether the owner of any job, active or over, refused preemption
+        self.any_held = False  # whether GPUs may be reserved for any job: see reservations
         self.any_gated = False  # whether any job was ever held, delayed, limited, paused or done before its lease ended
         self.rule_columns: dict[str, Floats] = {}  # (N, T) each, of rules that store more about jobs; 0 at first
         self.pairs = PairTable()
@@ -206,6 +207,11 @@ class JobTable:
             self._listed_to = self.count
             self._active.setflags(write=False)
         return self._active
+
+    @property
+    def any_limited(self) -> bool:
+        """Whether any unfinished job may not use all nodes: see `node_sets`."""
+        return bool(self.limited or self.booked)
 
     @property
     def unmeasured(self) -> Ints:

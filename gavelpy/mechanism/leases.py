@@ -78,7 +78,7 @@ class LeaseBook:
             domain_of = pool.domain_of
             is_split = domain_of[held_gpus] != domain_of[jobs.gpu_first[holders]]  # its nodes use different directories
             same = same[~jobs.marks(holders[is_split])[same]]
-        if (sets := node_sets(jobs, pool)) is not None:
+        if (jobs.any_limited or pool.limits_jobs) and (sets := node_sets(jobs, pool)) is not None:
             coming = dict(zip(rows.tolist(), partner.tolist(), strict=True))
             may_stay = [sets.contain(jobs.gpus_held(row), row, coming[row]) for row in same.tolist()]
             same = same[np.array(may_stay, dtype=np.bool_)]

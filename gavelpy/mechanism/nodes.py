@@ -9,11 +9,14 @@ ranks of gangs that also use other nodes are killed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gavelpy.mechanism import eligibility, reports
+from gavelpy.mechanism import eligibility, non_preemptible, reports
+from gavelpy.mechanism.commands import Command, KillLease
 from gavelpy.mechanism.events import (
+    NO_INTS,
     AgentRejoined,
     DirectorySeen,
     NodeDraining,
@@ -27,9 +30,13 @@ from gavelpy.mechanism.jobs import DIRECTORY_COLUMNS, JobTable
 from gavelpy.mechanism.leases import LeaseBook
 from gavelpy.mechanism.lifecycle import LAST_ALIVE, JobFact, JobState, NodeState
 from gavelpy.mechanism.reports import started
+from gavelpy.mechanism.selection import NONE_CHOSEN
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.arrays import Bools, Ints
 from gavelpy.model.job import NodeId
+
+if TYPE_CHECKING:
+    from gavelpy.mechanism.core import SchedulerCore
 
 NodeEvent = NodeJoined | NodeLost | NodeUnreachable | NodeDraining | NodeUnhealthy | AgentRejoined
 Kills = list[tuple[int, int]]  # jobs and the leases of theirs to kill
@@ -41,6 +48,22 @@ class Changed:
 
     kills: Kills
     is_new_type: bool = False
+
+
+def apply(core: SchedulerCore, event: NodeEvent) -> list[Command]:
+    """Applies a node event and returns the commands for shells."""
+    change = changed(core.leases, event, core.now_s, core.settings)
+    if change.is_new_type:
+        core.throughput.want(core.jobs.unmeasured.tolist())
+    core.retry_due_s = eligibility.due_s(core.jobs, core.now_s)
+    core.disturb()
+    core.end_idle_round()
+    commands: list[Command] = [KillLease(job, lease) for job, lease in change.kills]
+    late = non_preemptible.behind(core.leases, core.exempt.jobs, core.round_end_s) if core.is_in_round else NO_INTS
+    if len(late):
+        core.leases.extend(late, core.round_end_s)
+        commands.append(core.granted(NONE_CHOSEN, late, NO_INTS))
+    return commands
 
 
 def changed(leases: LeaseBook, event: NodeEvent, now_s: float, settings: MechanismSettings) -> Changed:

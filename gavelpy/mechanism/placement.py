@@ -22,7 +22,7 @@ def place(pool: GpuPool, free: Bools, domains: Ints, gpus: Ints) -> tuple[Ints, 
     caller ensures that they suffice.
     """
     offsets = np.concatenate([[0], np.cumsum(gpus)])
-    candidates = (free if len(domains) > 1 else free & (pool.domain_of == domains[0])).nonzero()[0]
+    candidates = (free & (pool.domain_of == domains[0]) if len(domains) == 1 else free).nonzero()[0]
     if not pool.in_order:
         candidates = candidates[np.argsort(pool.node_of[candidates], kind="stable")]
     if len(domains) == 1:  # the usual case within a round

@@ -71,7 +71,8 @@ class Planner:
         if self.settings.lease_min_s:
             protected = self.protected
             if not len(protected.jobs):
-                reservations.release(jobs, members)
+                if jobs.any_held:
+                    reservations.release(jobs, members)
                 return wanted, True
             if not isinstance(members, slice):
                 protected = _of(protected, leases, members)
@@ -80,7 +81,7 @@ class Planner:
             if self.sets is not None and len(self.higher.jobs):
                 protected = self._next_to_higher(protected)
             chosen = self._around(protected, wanted, rows, capacity, members)
-        else:
+        elif jobs.any_held:
             reservations.release(jobs, members)
         return chosen, chosen is wanted
 
@@ -125,7 +126,8 @@ class Planner:
     def book(self, chosen: Chosen) -> None:
         """Marks gangs with reserved GPUs, and ends the reservations of jobs that run."""
         self.reserve()
-        reservations.release(self.leases.jobs, chosen.jobs)
+        if self.leases.jobs.any_held:
+            reservations.release(self.leases.jobs, chosen.jobs)
 
     def staying(self, chosen: Chosen) -> Ints:
         """The chosen jobs whose lease is extended in the coming round; serials, ascending.
@@ -151,8 +153,7 @@ class Planner:
     def fill(self, waiting: Ints, free: Ints, open_gpus: Bools) -> Chosen:
         """Jobs of one priority class among `waiting` that get these free GPUs (L,), which are among `open_gpus`."""
         jobs = self.leases.jobs
-        is_first = reservations.come_first(jobs, waiting)
-        if is_first.any():
+        if jobs.any_held and (is_first := reservations.come_first(jobs, waiting)).any():
             first = self.select(waiting[is_first], free, open_gpus)
             reservations.release(jobs, first.jobs)
             free = self._less_held(waiting[is_first], free - taken(self.leases, first))
@@ -168,9 +169,10 @@ class Planner:
         `free` (L,): GPUs of each domain that the plan may use.
         """
         jobs = self.leases.jobs
-        passed = rows[(jobs.held_type[rows] != reservations.NOT_HELD) & (jobs.lease[rows] < 0)]
-        if len(passed):
-            passed = passed[reservations.come_first(jobs, passed)]
+        if not jobs.any_held:
+            return self.select(rows, free)
+        waiting = rows[jobs.lease[rows] < 0]
+        passed = waiting[reservations.come_first(jobs, waiting)]
         if not len(passed):
             return self.select(rows, free)
         first = self.select(passed, free)
@@ -228,11 +230,12 @@ class Planner:
     @cached_property
     def sets(self) -> NodeSets | None:
         """The GPUs that jobs may use; None = all may use all."""
-        sets = node_sets(self.leases.jobs, self.leases.pool)
+        jobs, pool = self.leases.jobs, self.leases.pool
+        sets = node_sets(jobs, pool) if jobs.any_limited or pool.limits_jobs else None
         if self.closing is None:
             return sets
         if sets is None:
-            sets = NodeSets.unlimited(self.leases.jobs.count, len(self.leases.pool.job))
+            sets = NodeSets.unlimited(jobs.count, len(pool.job))
         return self.closing.narrowed(sets)
 
     @cached_property
@@ -288,7 +291,7 @@ class Planner:
         if pool.any_unreachable:
             rows = rows[~jobs.marks(leases_on(jobs, pool, pool.unreachable))[rows]]
         by_domain = None if pool.shares_checkpoints else Domains(jobs, pool)
-        reserved = reservations.above(self.reserved, jobs, rows)
+        reserved = None if self.reserved is None else reservations.above(self.reserved, jobs, rows)
         if self.sets is not None:
             room = self._room(self._open_gpus if open_gpus is None else open_gpus, before, held)
             by_domain = Domains(jobs, pool, room)

@@ -68,9 +68,9 @@ def reserved(leases: LeaseBook, exempt: NonPreemptible, gangs: Ints, sets: NodeS
     return Reserved(gpus, gang_of, barred)
 
 
-def above(reserved: Reserved | None, jobs: JobTable, rows: Ints) -> Reserved | None:
+def above(reserved: Reserved, jobs: JobTable, rows: Ints) -> Reserved:
     """What is reserved from these jobs of one priority class: nothing for gangs of lower classes."""
-    if reserved is None or not len(rows):
+    if not len(rows):
         return reserved
     is_lower = (reserved.gang != NO_GANG) & (jobs.rank[reserved.gang] > jobs.rank[rows[0]])
     if not is_lower.any():
@@ -92,6 +92,7 @@ def mark(
     if is_solved:
         waits &= ~can_run_in_class(jobs, pool, settings, rows, exempt.open_gpus).any(axis=1)
     jobs.held_type[rows[waits]] = types[waits]
+    jobs.any_held = jobs.any_held or bool(waits.any())
 
 
 def come_first(jobs: JobTable, rows: Ints) -> Bools:
@@ -102,7 +103,9 @@ def come_first(jobs: JobTable, rows: Ints) -> Bools:
 
 def release(jobs: JobTable, rows: Ints | slice) -> None:
     """Ends the reservations of these jobs."""
-    jobs.held_type[rows] = NOT_HELD
+    if jobs.any_held:
+        jobs.held_type[rows] = NOT_HELD
+        jobs.any_held = bool((jobs.held_type[jobs.active] != NOT_HELD).any())
 
 
 def hold(leases: LeaseBook, wanted: Chosen, is_chosen: Bools) -> bool:
@@ -116,6 +119,7 @@ def hold(leases: LeaseBook, wanted: Chosen, is_chosen: Bools) -> bool:
     comes = (partner >= 0) & (is_chosen[partner] | (partner < rows))
     passed = is_gang & has_share & ~is_chosen[rows] & ~comes
     leases.jobs.held_type[rows[passed]] = leases.pool.domain_type[domains[passed]]
+    leases.jobs.any_held = leases.jobs.any_held or bool(passed.any())
     return bool(passed.any())
 
 

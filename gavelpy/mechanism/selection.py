@@ -207,7 +207,6 @@ class _Left:
 
     def __init__(self, free: Ints, domains: Domains | None, reserved: Reserved | None) -> None:
         self.free: list[int] = free.tolist()
-        self.is_plain = domains is None and reserved is None  # domains are types; all jobs may use all free GPUs
         self._domains, self._reserved = domains, reserved
         self._room = None if domains is None else domains.room
         self._unreserved = self.free
@@ -294,16 +293,8 @@ def take(
     pairs: Ints, slots: Ints, gpus: Ints, free: Ints, domains: Domains | None, reserved: Reserved | None
 ) -> Selection:
     """Takes GPUs for the jobs of a queue in order, each job at most once; updates `free`."""
-    if domains is None and reserved is None and len(pairs):
-        place, row = np.arange(len(pairs)), pairs - pairs.min()
-        first_of = np.empty(int(row.max()) + 1, dtype=np.int64)
-        first_of[row[::-1]] = place[::-1]  # of a job's places in the queue, the first is stored last
-        first = first_of[row] == place
-        jobs, found = pairs[first], slots[first]
-        needed_in = np.bincount(found, weights=gpus[jobs], minlength=len(free)).astype(np.int64)
-        if (needed_in <= free).all():  # all jobs fit where they would be most urgently
-            free -= needed_in
-            return jobs, found
+    if domains is None and reserved is None:
+        return _take_plain(pairs, slots, gpus[pairs], free)
     left = _Left(free, domains, reserved)
     total = sum(left.free)
     taken: set[int] = set()
@@ -316,19 +307,44 @@ def take(
         if job in taken:
             continue
         need, domain = needed[position], slot_of[position]
-        if left.is_plain:
-            if need > left.free[domain]:
-                continue
-        else:
-            domain = slot_of[position] = left.find(domain, need, job)
-            if domain == NOT_THERE:
-                continue
+        domain = slot_of[position] = left.find(domain, need, job)
+        if domain == NOT_THERE:
+            continue
         left.take(domain, need, job)
         total -= need
         taken.add(job)
         chosen.append(position)
     free[:] = left.free
     return pairs[chosen], np.array([slot_of[position] for position in chosen], dtype=np.int64)
+
+
+def _take_plain(pairs: Ints, slots: Ints, needs: Ints, free: Ints) -> Selection:
+    """As `take`, where domains are GPU types and all jobs may use all free GPUs. `needs` (K,): GPUs of each place."""
+    if not len(pairs):
+        return pairs, slots
+    place, row = np.arange(len(pairs)), pairs - pairs.min()
+    first_of = np.empty(int(row.max()) + 1, dtype=np.int64)
+    first_of[row[::-1]] = place[::-1]  # of a job's places in the queue, the first is stored last
+    first = first_of[row] == place
+    found = slots[first]
+    needed_in = np.bincount(found, weights=needs[first], minlength=len(free)).astype(np.int64)
+    if (needed_in <= free).all():  # all jobs fit where they would be most urgently
+        free -= needed_in
+        return pairs[first], found
+    left: list[int] = free.tolist()
+    total = sum(left)
+    taken: set[int] = set()
+    chosen: list[int] = []
+    for position, (job, domain, need) in enumerate(zip(pairs.tolist(), slots.tolist(), needs.tolist(), strict=True)):
+        if need <= left[domain] and job not in taken:
+            left[domain] -= need
+            taken.add(job)
+            chosen.append(position)
+            total -= need
+            if total == 0:
+                break
+    free[:] = left
+    return pairs[chosen], slots[chosen]
 
 
 def joined(first: Selection, second: Selection) -> Selection:

@@ -326,6 +326,7 @@ def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
         for other in eligibility.unmet(jobs, row):
             jobs.dependents.setdefault(other, []).append(row)
     jobs.any_gated = eligibility.any_gated(jobs)
+    jobs.any_held = bool((jobs.held_type[: jobs.count] >= 0).any())
     if np.any(state["jobs"][DEFICIT]):
         jobs.rule_column(DEFICIT)[: jobs.count] = state["jobs"][DEFICIT]
     return jobs
