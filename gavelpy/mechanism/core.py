@@ -156,10 +156,11 @@ class SchedulerCore:
                 self.settings = event.settings
                 self.jobs.limit_lag(self.settings.rules.lag_max_s(self.settings))  # lags count up to the new limit
                 priority_classes.rank_jobs(self.jobs, self.settings)
-                if not self.settings.lease_min_s:
+                if not self.settings.lease_min_s and self.jobs.any_held:
                     reservations.release(self.jobs, slice(self.jobs.count))
-                eligibility.shorten(self.jobs, self.settings, self.now_s)
-                self.retry_due_s = eligibility.due_s(self.jobs, self.now_s)
+                if self.jobs.any_gated:
+                    eligibility.shorten(self.jobs, self.settings, self.now_s)
+                    self.retry_due_s = eligibility.due_s(self.jobs, self.now_s)
                 self.disturb()
             case PolicyChanged():
                 self.throughput.want(self.jobs.unmeasured.tolist())  # the new policy may estimate more rates
@@ -269,12 +270,11 @@ class SchedulerCore:
 
     def _plan_round(self) -> list[Command]:
         self.settle()
-        jobs, leases, pool = self.jobs, self.leases, self.pool
+        jobs, leases, pool, leased = self.jobs, self.leases, self.pool, self.jobs.leased
         rows = jobs.active[self.runnable(jobs.active)]
         exempt, planner = self.exempt.jobs, self.planner
         chosen, is_by_urgency = class_planning.round(planner, rows, leases.capacity(planner.fixed))
-        leased, staying = jobs.leased, planner.staying(chosen)
-        may_stay = staying
+        staying = may_stay = planner.staying(chosen)
         if len(planner.fixed):
             staying = np.union1d(staying, np.union1d(leases.pinned, non_preemptible.reachable(leases, exempt)))
             may_stay = np.union1d(staying, exempt)
@@ -357,8 +357,8 @@ class SchedulerCore:
         """Whether no job is exempt from preemption, has a class or a reservation: `windows.keep` changes nothing."""
         settings, jobs, pool = self.settings, self.jobs, self.pool
         exempts = settings.keep_unsaved or settings.finish_grace_s or settings.priorities or jobs.any_refused
-        exempts = exempts or len(self.exempt.jobs) or len(self.kept)
-        return not (exempts or jobs.booked or pool.is_divided or pool.any_reserved)
+        is_set = jobs.booked or pool.is_divided or pool.any_reserved
+        return not (exempts or is_set or len(self.exempt.jobs) or len(self.kept))
 
     def _restarted(self, incarnation: int) -> list[Command]:
         self.incarnation = incarnation

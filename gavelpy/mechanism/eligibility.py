@@ -57,11 +57,12 @@ def is_eligible(jobs: JobTable, rows: Ints, now_s: float) -> Bools:
 
 
 def any_gated(jobs: JobTable) -> bool:
-    """Whether the columns of any job, active or over, can keep it from getting GPUs: see `JobTable.any_gated`."""
+    """Whether any job, active or over, can be kept from GPUs or lost a start: see `JobTable.any_gated`."""
     n = jobs.count
     ordered = (jobs.hold[:n] != NOT_HELD) | (jobs.unmet[:n] > 0) | (jobs.array_limit[:n] > 0) | (jobs.part[:n] < 0)
     delayed = (jobs.begin_at_s[:n] > jobs.submitted_s[:n]) | (jobs.retry_at_s[:n] > 0)
-    return bool((ordered | delayed | (jobs.done_lease[:n] >= 0)).any())
+    failed = (jobs.misses[:n] > 0) | (jobs.losses[:n] > 0)
+    return bool((ordered | delayed | failed | (jobs.done_lease[:n] >= 0)).any())
 
 
 def _is_open(jobs: JobTable, rows: Ints, now_s: float) -> Bools:
@@ -186,6 +187,7 @@ def count_loss(jobs: JobTable, rows: Ints, nodes: Ints, settings: MechanismSetti
         forgive(jobs, rows[has_begun & progressed])
     counts = ~has_begun | (~progressed & bool(settings.loss_nodes_max))
     rows, nodes = rows[counts], nodes[counts]
+    jobs.any_gated = jobs.any_gated or bool(len(rows))
     jobs.losses[rows] += 1
     blame(jobs, rows, nodes, settings)
     paying = rows[jobs.losses[rows] > settings.losses_free]
@@ -198,7 +200,7 @@ def blame(jobs: JobTable, rows: Ints, nodes: Ints, settings: MechanismSettings, 
 
     From `loss_nodes_max` different nodes in a row on, each such end counts as a failure of the job, if it can be one.
     """
-    jobs.avoid[rows] = nodes
+    jobs.avoid[rows], jobs.any_failed = nodes, True
     if not settings.loss_nodes_max:
         return
     for row, node in zip(rows.tolist(), nodes.tolist(), strict=True):

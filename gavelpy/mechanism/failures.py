@@ -51,7 +51,7 @@ def book(jobs: JobTable, rows: Ints, event: LeaseEnded, settings: MechanismSetti
 
     The steps of the jobs must still include those since the last checkpoint.
     """
-    kind = class_of(event)
+    kind, jobs.any_failed = class_of(event), True
     jobs.failure[rows] = kind
     jobs.failed_at[rows] = np.maximum(jobs.failed_at[rows], jobs.steps_done[rows])
     if kind is FailureClass.REFUSED:
@@ -71,11 +71,15 @@ def book(jobs: JobTable, rows: Ints, event: LeaseEnded, settings: MechanismSetti
     return np.asarray(gives_up | (kind in FINAL))
 
 
+def any_failed(jobs: JobTable) -> bool:
+    """Whether failures of any job, active or over, count: see `JobTable.any_failed`."""
+    n = jobs.count
+    return bool(((jobs.failures[:n] > 0) | (jobs.system_failures[:n] > 0) | (jobs.memory_failures[:n] > 0)).any())
+
+
 def time_is_over(jobs: JobTable, rows: Ints, now_s: float) -> Bools:
     """Whether these jobs have used up their running time, (K,); books that as the class of those that have."""
     limit_s = np.array([jobs.specs[row].time_s for row in rows.tolist()])
-    if not limit_s.any():
-        return np.zeros(len(rows), dtype=np.bool_)
     is_over: Bools = (limit_s > 0) & (jobs.ran_s(rows, now_s) > limit_s - TIME_LEFT_S_MIN)
     jobs.failure[rows[is_over]] = FailureClass.TIME_LIMIT
     return is_over

@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from gavelpy.mechanism import eligibility, non_preemptible, priority_classes, windows
+from gavelpy.mechanism import eligibility, failures, non_preemptible, priority_classes, windows
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import NO_INTS
 from gavelpy.mechanism.gpus import CLUSTERS, NONE
@@ -177,6 +177,7 @@ def _check_order(core: SchedulerCore) -> None:
     counts = [len(eligibility.unmet(jobs, row)) for row in waiting.tolist()]
     assert jobs.unmet[waiting].tolist() == counts, "the count of jobs that a job comes after is wrong"
     assert not jobs.ended_blockers, "the end of a job was not applied to those that come after it"
+    assert jobs.any_failed or not failures.any_failed(jobs), "a failure of a job counts, and no job is marked so"
     assert jobs.any_gated or not eligibility.any_gated(jobs), "a job can be kept from GPUs, and no job is marked so"
     limited = jobs.leased[jobs.array_limit[jobs.leased] > 0]
     sizes = Counter(jobs.array[limited].tolist())

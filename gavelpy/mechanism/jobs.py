@@ -106,6 +106,8 @@ class JobTable:
         self.ended_blockers: list[int] = []  # of those with dependents, that are over since they were looked at
         self.entities: list[str] = []
         self.any_refused = False  # whether the owner of any job, active or over, refused preemption
+        self.any_failed = False  # whether a lease of any job, active or over, failed or was lost: see failures
+        self.any_timed = False  # whether the owner of any job, active or over, limited its running time
         self.any_held = False  # whether GPUs may be reserved for any job: see reservations
         self.any_gated = False  # whether any job was ever held, delayed, limited, paused or done before its lease ended
         self.rule_columns: dict[str, Floats] = {}  # (N, T) each, of rules that store more about jobs; 0 at first
@@ -139,6 +141,7 @@ class JobTable:
             self.resumes[row], self.any_refused = Resumes.REFUSED, True
         self.array[row] = row - spec.array_position if spec.array_size else -1
         self.array_limit[row] = spec.array_limit
+        self.any_timed = self.any_timed or spec.time_s > 0
         if spec.is_limited:
             self.limited[row] = None
         if features := spec.features:

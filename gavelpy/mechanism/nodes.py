@@ -55,7 +55,8 @@ def apply(core: SchedulerCore, event: NodeEvent) -> list[Command]:
     change = changed(core.leases, event, core.now_s, core.settings)
     if change.is_new_type:
         core.throughput.want(core.jobs.unmeasured.tolist())
-    core.retry_due_s = eligibility.due_s(core.jobs, core.now_s)
+    if core.jobs.any_gated:
+        core.retry_due_s = eligibility.due_s(core.jobs, core.now_s)
     core.disturb()
     core.end_idle_round()
     commands: list[Command] = [KillLease(job, lease) for job, lease in change.kills]

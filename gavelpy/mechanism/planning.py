@@ -186,7 +186,8 @@ class Planner:
         """
         leases, jobs = self.leases, self.leases.jobs
         is_first = jobs.held_type[: jobs.count] != reservations.NOT_HELD
-        reservations.release(jobs, members)
+        if jobs.any_held:
+            reservations.release(jobs, members)
         if jobs.marks(self.staying(wanted))[protected.jobs].all():
             return wanted
         open_gpus = None if self.sets is None else leases.open_gpus(np.union1d(self.fixed, protected.jobs))

@@ -156,7 +156,7 @@ def ended(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float, se
     if was_stopping.any():
         jobs.stopped(event.jobs[was_stopping])
     is_over = failures.book(jobs, rows, event, settings) if is_failure else jobs.failures[rows] > settings.failures_max
-    if event.outcome is not Outcome.FINISHED and not is_failure:
+    if event.outcome is not Outcome.FINISHED and not is_failure and jobs.any_timed:
         is_over = is_over | failures.time_is_over(jobs, rows, now_s)
     jobs.steps_done[rows] = jobs.steps_saved[rows]
     over = rows[is_over | (event.outcome is Outcome.FINISHED)]
@@ -205,7 +205,8 @@ def _missed(
         case Outcome.LOST:
             return eligibility.count_loss(jobs, current, pool.node_of[jobs.gpu_first[current]], settings, now_s)
         case Outcome.STOPPED | Outcome.FINISHED:
-            eligibility.forgive(jobs, rows)
+            if jobs.any_gated:
+                eligibility.forgive(jobs, rows)
             return False
 
 
@@ -221,7 +222,8 @@ def _save(jobs: JobTable, pool: GpuPool, rows: Ints, leases: Ints, steps_done: F
         return
     rows, leases, steps_done = rows[further], leases[further], steps_done[further]
     jobs.steps_saved[rows] = steps_done
-    failures.forgive(jobs, rows, steps_done)
+    if jobs.any_failed:
+        failures.forgive(jobs, rows, steps_done)
     jobs.saved_lease[rows] = leases if is_ours else -1
     jobs.saved_in[rows] = _directories(jobs, pool, rows, leases)
     jobs.steps_done[rows] = np.maximum(jobs.steps_done[rows], steps_done)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gavelpy.errors import JournalCorrupt
-from gavelpy.mechanism import eligibility, non_preemptible, priority_classes
+from gavelpy.mechanism import eligibility, failures, non_preemptible, priority_classes
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.gpus import CLUSTERS, GpuPool
 from gavelpy.mechanism.jobs import FLOAT_COLUMNS, INT_COLUMNS, WIDE_COLUMNS, JobTable
@@ -326,6 +326,8 @@ def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
         for other in eligibility.unmet(jobs, row):
             jobs.dependents.setdefault(other, []).append(row)
     jobs.any_gated = eligibility.any_gated(jobs)
+    jobs.any_timed = any(spec.time_s > 0 for spec in jobs.specs)
+    jobs.any_failed = failures.any_failed(jobs)
     jobs.any_held = bool((jobs.held_type[: jobs.count] >= 0).any())
     if np.any(state["jobs"][DEFICIT]):
         jobs.rule_column(DEFICIT)[: jobs.count] = state["jobs"][DEFICIT]

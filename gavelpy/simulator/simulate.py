@@ -228,7 +228,7 @@ class Simulation(VirtualScheduler):
     def _result(self, effort: metrics.Effort) -> SimulationResult:
         history = self.history
         running = np.flatnonzero(self.core.view().job_state == JobState.RUNNING).tolist()
-        why = {row: reason.text for row, reason in reasons(self.core).items()}
+        why = {row: reason.text for row, reason in reasons(self.core).items()} if len(self.core.jobs.active) else {}
         if self.core.wakeup_s > HORIZON_S:
             why |= dict.fromkeys(running, ENDLESS)
         is_stalled = self._is_stalled()
