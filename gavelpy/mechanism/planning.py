@@ -143,15 +143,21 @@ class Planner:
 
     def filled(self, waiting: Ints) -> Chosen:
         """Waiting jobs that get free GPUs within a round."""
-        open_gpus, pool = self.free_gpus, self.leases.pool
-        is_whole = pool.shares_checkpoints and not pool.is_divided
-        free = pool.free_counts if is_whole else pool.domain_counts(open_gpus)
+        pool, open_gpus = self.leases.pool, None
+        if pool.shares_checkpoints and not pool.is_divided and self.sets is None:
+            free = pool.free_counts
+        else:
+            open_gpus = self.free_gpus
+            free = pool.domain_counts(open_gpus)
         chosen = self.fill(waiting, free, open_gpus)
         self.book(chosen)
         return chosen
 
-    def fill(self, waiting: Ints, free: Ints, open_gpus: Bools) -> Chosen:
-        """Jobs of one priority class among `waiting` that get these free GPUs (L,), which are among `open_gpus`."""
+    def fill(self, waiting: Ints, free: Ints, open_gpus: Bools | None) -> Chosen:
+        """Jobs of one priority class among `waiting` that get these free GPUs (L,), which are among `open_gpus`.
+
+        Without node sets, `open_gpus` does not matter.
+        """
         jobs = self.leases.jobs
         if jobs.any_held and (is_first := reservations.come_first(jobs, waiting)).any():
             first = self.select(waiting[is_first], free, open_gpus)

@@ -334,13 +334,18 @@ class VirtualCluster:
     def _vacate(self, rows: Ints, free_s: Floats, now_s: float) -> None:
         """Frees the GPUs of these jobs; for leases that wait to start, once earlier leases have ended."""
         start_s, partners = self.start_s[rows], self.partner[rows]
-        self._vacating[rows] = np.where(np.isfinite(start_s), np.maximum(free_s, start_s), free_s)
+        ends_s = np.where(np.isfinite(start_s), np.maximum(free_s, start_s), free_s)
         for holder in (self.gpu_job, self.gpu_second) if self._any_second else (self.gpu_job,):
-            until_s = self._vacating[holder]  # NONE is the last row
-            freed = (until_s > -math.inf).nonzero()[0]
-            self.gpu_free_s[freed] = np.maximum(self.gpu_free_s[freed], until_s[freed])
+            if len(rows) == 1:
+                freed, until_s = (holder == rows[0]).nonzero()[0], ends_s
+            else:
+                self._vacating[rows] = ends_s
+                moment_s = self._vacating[holder]  # NONE is the last row
+                freed = (moment_s > -math.inf).nonzero()[0]
+                until_s = moment_s[freed]
+                self._vacating[rows] = -math.inf
+            self.gpu_free_s[freed] = np.maximum(self.gpu_free_s[freed], until_s)
             holder[freed] = NONE
-        self._vacating[rows] = -math.inf
         self.job_free_s[rows] = np.maximum(self.job_free_s[rows], free_s)
         self.lease[rows] = NONE
         self.start_s[rows] = self.began_s[rows] = self.counted_s[rows] = self.finish_s[rows] = math.inf
