@@ -20,7 +20,7 @@ import numpy as np
 
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.solve.linear import TRACE
-from gavelpy.solve.prices.crossover import exact
+from gavelpy.solve.prices.crossover import ATTEMPTS, exact
 from gavelpy.solve.prices.engine import with_free_types_spent, with_the_rest_spent
 from gavelpy.solve.prices.newton import PRICE_FLOOR, Dual, Point, near, roughly
 from gavelpy.solve.prices.table import INTERPRETED, Bends, Fixed, Sweep, Table, compiled, kernels, search_kernels
@@ -34,6 +34,8 @@ _SAME_LEVEL = 1e-9  # relative: a smaller step of the level is the last
 _LEVEL_UNITS = 2.0**22
 _BETWEEN = 1e-3  # of a unit: levels of two searches differ by less
 _FAR = 1e-7  # relative
+_NEARLY = 1e-10  # relative: while near prices lower the level by more, no exact ones are needed
+_RETRIED = 4  # programs for a step of many jobs
 _LOWER = 0.7  # of a level that is too high
 _MOST_NEEDS = 0.9  # of the sum of all limits
 _ENOUGH = 1e6  # times the GPUs of a free type
@@ -113,16 +115,23 @@ def highest(table: Table, curve: LevelCurve, value: Floats | None, solver: Solve
 
 def _by_sizes_or_structure(table: Table, curve: LevelCurve, value: Floats | None, solver: Solver) -> Mix | None:
     """The answer by sizes of clusters, and from its structure if it is unique."""
-    found = _by_sizes(table, curve, solver)
+    start = _near_size(table, curve)
+    mix = _from_size(table, curve, value, start, solver)
+    if mix is not None and abs(mix.level - start.level) <= _SAME_LEVEL * abs(mix.level):  # a bound that it reaches
+        return mix
+    found = _by_sizes(table, curve, solver, start)
     if found is None:
         return None
-    if 0.0 < abs(found.level) < np.inf:
-        of_more = _structure(table, curve, Point(found.price, found.level), has_trace=True)
-        if of_more is not None:
-            mix = _completed(table, curve, value, Point(found.price, of_more.level), solver)
-            if mix is not None:
-                return mix
-    return _with_the_rest(table, curve, value, found, solver)
+    mix = _from_size(table, curve, value, Point(found.price, found.level), solver)
+    return _with_the_rest(table, curve, value, found, solver) if mix is None else mix
+
+
+def _from_size(table: Table, curve: LevelCurve, value: Floats | None, found: Point, solver: Solver) -> Mix | None:
+    """The answer from the structure at the level and prices of a size, if it is unique."""
+    if not 0.0 < abs(found.level) < np.inf:
+        return None
+    of_more = _structure(table, curve, found, has_trace=True)
+    return None if of_more is None else _completed(table, curve, value, Point(found.price, of_more.level), solver)
 
 
 def _with_the_rest(table: Table, curve: LevelCurve, value: Floats | None, found: Mix, solver: Solver) -> Mix | None:
@@ -186,7 +195,8 @@ def _stepped(table: Table, curve: LevelCurve, start: Point, solver: Solver) -> P
             end, part = _step(some, tangents, here, price)
         if end == SINGULAR:
             dual = Dual(replace(some, gpu_counts=here), tangents, level_max=np.inf)
-            vertex = exact(dual, Point(before, 1.0), solver)
+            is_large = len(rows) > NUMPY_ROWS_MAX
+            vertex = exact(dual, Point(before, 1.0), solver, _RETRIED if is_large else ATTEMPTS)
             if vertex is None:
                 return None
             end, part, price = FOUND, vertex.level, vertex.price
@@ -310,22 +320,11 @@ def _completed(
     return with_free_types_spent(table, values, s.least, s.mix, others, s.free, solver)
 
 
-def _by_sizes(table: Table, curve: LevelCurve, solver: Solver) -> Mix | None:
-    """The answer by sizes of clusters; GPUs left of free types are not yet spent."""
-    W = table.gpu_counts
-    even = np.full(len(W), 1.0 / W.sum())
-    most = curve.at(np.inf)
-    level = _proved(table, curve, most, even)
-    if level < np.inf:
-        found = near(Dual(table, _Along(curve), level_max=np.inf, root=_root), Point(even, level))
-        price = found.price / float(found.price @ W)
-        level = min(level, _proved(table, curve, curve.at(found.level), price))
-        point = Point(price, -1.0)
-    else:
-        point = Point(even, -1.0)
+def _by_sizes(table: Table, curve: LevelCurve, solver: Solver, start: Point | None = None) -> Mix | None:
+    """The answer by sizes of clusters, from a bound and prices; GPUs left of free types are not yet spent."""
+    level, point = _first_size(table, curve) if start is None else (start.level, Point(start.price, -1.0))
     for _ in range(_STEPS_MAX):
-        dual = _size(table, curve.at(level))
-        point = near(dual, Point(np.maximum(point.price, _AWAKE * point.price.max()), point.level))
+        dual, point = _near(table, curve, level, point)
         vertex = exact(dual, point, solver)
         if vertex is None:
             return None
@@ -334,6 +333,37 @@ def _by_sizes(table: Table, curve: LevelCurve, solver: Solver) -> Mix | None:
             return as_left(table, vertex, level)
         level, point = lower, Point(vertex.price, vertex.level)
     return None
+
+
+def _near_size(table: Table, curve: LevelCurve) -> Point:
+    """The lowest bound on the level that near prices of sizes prove, and these prices: no exact step is needed."""
+    level, point = _first_size(table, curve)
+    for _ in range(_STEPS_MAX):
+        _, point = _near(table, curve, level, point)
+        price = point.price / float(point.price @ table.gpu_counts)
+        lower = _proved(table, curve, curve.at(level), price)
+        if not level - lower > _NEARLY * abs(level):
+            break
+        level = lower
+    return Point(price, level)
+
+
+def _first_size(table: Table, curve: LevelCurve) -> tuple[float, Point]:
+    """An upper bound on the level, and prices for the size of a cluster that reaches it."""
+    W = table.gpu_counts
+    even = np.full(len(W), 1.0 / W.sum())
+    level = _proved(table, curve, curve.at(np.inf), even)
+    if level == np.inf:
+        return level, Point(even, -1.0)
+    found = near(Dual(table, _Along(curve), level_max=np.inf, root=_root), Point(even, level))
+    price = found.price / float(found.price @ W)
+    return min(level, _proved(table, curve, curve.at(found.level), price)), Point(price, -1.0)
+
+
+def _near(table: Table, curve: LevelCurve, level: float, point: Point) -> tuple[Dual, Point]:
+    """The size of a cluster that reaches a level, and a point near it."""
+    dual = _size(table, curve.at(level))
+    return dual, near(dual, Point(np.maximum(point.price, _AWAKE * point.price.max()), point.level))
 
 
 def _size(table: Table, need: Floats) -> Dual:
