@@ -284,8 +284,10 @@ def _speeds(speed: Callable[[Bools], Floats], runs: Bools) -> Floats:
 def _merged(figures: Floats) -> Floats | None:
     """These numbers, each replaced by the least within BLUR of it; None if few are that close."""
     sorted_figures = np.sort(figures, axis=None)
-    rise = np.diff(sorted_figures)
+    rise = sorted_figures[1:] - sorted_figures[:-1]
     is_near = rise <= _STEP * sorted_figures[1:]
+    if not is_near.any():
+        return None
     differs = rise > _EQUAL * sorted_figures[1:]
     if not (is_near & differs).sum() > _WORTHWHILE * differs.sum():
         return None

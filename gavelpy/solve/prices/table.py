@@ -232,7 +232,7 @@ def compiled(_: int) -> ModuleType:
 
 
 _COMPILED = Path(__file__).with_name("__pycache__")
-_KERNELS = {"gavelpy.solve.prices.numba_kernels", "gavelpy.solve.prices.event_kernels"}
+_KERNELS = ("gavelpy.solve.prices.numba_kernels", "gavelpy.solve.prices.event_kernels")
 _LOADING_S, _COMPILING_S = 2.0, 20.0  # of CPU time: what the kernels cost if they are cached, and if they are not
 
 
@@ -261,7 +261,7 @@ def search_kernels() -> ModuleType | None:
     That is where numba kernels are loaded already, for a large problem; and where searches in numpy have taken as long
     in this process as loading the kernels takes, as in a scheduler, a long simulation or a notebook.
     """
-    if _KERNELS.isdisjoint(sys.modules):
+    if not any(kernel in sys.modules for kernel in _KERNELS):  # `isdisjoint` would look at all modules
         if INTERPRETED.seconds <= (_LOADING_S if _is_cached() else _COMPILING_S):
             return None
         importlib.import_module("gavelpy.solve.prices.numba_kernels")  # marks them as loaded
