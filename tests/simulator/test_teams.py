@@ -1,0 +1,78 @@
+"""Teams in simulation: every allocation is that of `gavel allocate` for the same jobs and teams."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gavelpy.engine import Engine
+from gavelpy.mechanism.commands import SolveAllocation
+from gavelpy.mechanism.events import AllocationFailed, AllocationSolved
+from gavelpy.mechanism.teams import Team
+from gavelpy.model.cluster import Cluster
+from gavelpy.model.job import Trace
+from gavelpy.model.problem import AllocationProblem, Entity, EntityPolicy
+from gavelpy.policies.hierarchical import Hierarchical
+from gavelpy.simulator.simulate import Simulation
+from tests.simulator.builders import make_job, make_settings, random_trace
+
+TEAMS = (
+    Team("vision", 2.0, EntityPolicy.FIFO, "research"),
+    Team("research", 3.0, parent="company"),
+    Team("speech", parent="research"),
+    Team("company"),
+    Team("guests", 0.5),
+)
+NAMES = [team.name for team in TEAMS]
+ENTITIES = [Entity(team.name, team.weight, team.policy, team.parent) for team in TEAMS]
+
+
+class Compared(Engine):
+    """Compares each answer with the policy's for a problem that is built by hand."""
+
+    compared = 0
+
+    def solve(self, question: SolveAllocation) -> AllocationSolved | AllocationFailed:
+        answer = super().solve(question)
+        asked = question.problem
+        by_hand = AllocationProblem.of(
+            asked.job_ids, asked.gpu_types, asked.gpu_counts, asked.member_rate_steps_per_s, gpus=asked.gpus_asked,
+            entity=[NAMES.index(team_of(int(job[1:]))) for job in asked.job_ids], entities=ENTITIES,
+        )  # fmt: skip
+        expected = Hierarchical().allocate(by_hand).share
+        share = np.zeros_like(expected)
+        assert isinstance(answer, AllocationSolved)
+        share[np.searchsorted(question.jobs, answer.jobs), answer.gpu_type] = answer.share
+        assert np.abs(share - expected).max() < 2.0**-20  # shares are rounded down to 2 ** -24
+        self.compared += 1
+        return answer
+
+
+def team_of(number: int) -> str:
+    return ("vision", "speech", "guests", "company")[number % 4]
+
+
+def test_every_allocation_is_that_of_the_same_problem_by_hand() -> None:
+    drawn = random_trace(3, jobs=16)
+    jobs = tuple(replace(job, entity=team_of(int(job.id[1:]))) for job in drawn.jobs)
+    engine = Compared(Hierarchical())
+    settings = make_settings(teams=TEAMS)
+
+    result = Simulation(Trace(jobs, drawn.arrival_s), Cluster.parse("v100:4,p100:4,k80:4"), engine, settings).run()
+
+    assert result.metrics.jobs_unfinished == 0
+    assert engine.compared == result.metrics.solves > 16
+
+
+def test_a_team_gets_its_part_of_the_time_by_weight() -> None:
+    jobs = [replace(make_job(f"j{k}", steps=360_000.0), entity=name) for k, name in enumerate(["a"] * 4 + ["b"] * 4)]
+    teams = (Team("a", 3.0), Team("b"))
+    trace = Trace(tuple(jobs), np.zeros(8))
+
+    result = Simulation(trace, Cluster.parse("v100:4"), Engine(Hierarchical()), make_settings(teams=teams)).run()
+
+    finish_h = result.history.finish_s[:8] / 3600
+    assert finish_h[:4].mean() == pytest.approx(400 / 3, rel=0.02), "three of four GPUs for 400 GPU-hours"
+    assert finish_h[4:].mean() == pytest.approx(200.0, rel=0.02), "the rest of the time all four"
