@@ -48,6 +48,7 @@ WITH_OPTIONS: Mapping[str, Callable[[Sequence[str]], None]] = {
     "certainty": certainty.run,
     "estimator": estimator.run,
     "holdouts": holdouts.run,
+    "load": load.run,
 }
 MINUTES_LONG = ("by_load", "certainty", "estimator", "holdouts", "scale", "load", "recovery", "slurm", "starts")
 

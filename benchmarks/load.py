@@ -1,12 +1,13 @@
 """The scheduler under load: durable submissions per second, round planning, memory, heartbeats.
 
-1,000 agents with two GPUs each in a separate process (`load_agents`) that see the checkpoint directory, 10,000 or more
-jobs, real gRPC, SQLite with a commit to disk before every answer. Goals: 300 submissions/s one by one from 8 clients,
-5,000 jobs/s in batches, rounds planned within 100 ms (99 %), no heartbeat missed.
+1,000 agents (`--nodes`) with two GPUs each in a separate process (`load_agents`) that see the checkpoint directory,
+10,000 jobs or more, real gRPC, SQLite with a commit to disk before every answer. Goals: 300 submissions/s one by one
+from 8 clients, 5,000 jobs/s in batches, rounds planned within 100 ms (99 %), no heartbeat missed.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -18,7 +19,7 @@ import threading
 import time
 import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import grpc
@@ -30,6 +31,7 @@ from gavelpy.runtime.wire.client_pb2_grpc import SchedulerServiceStub
 
 NODES, GPUS = 1_000, 2
 JOBS = 10_000
+LISTED = 10_000  # a page has no more
 CLIENTS = 8
 ONE_BY_ONE_S = 10.0
 BATCH = 1_000
@@ -40,30 +42,34 @@ RATES = {"v100": 100.0, "p100": 40.0, "k80": 10.0}
 STEPS = 2_000.0  # 20 s to 200 s
 
 
-def run() -> None:
+def run(options: Sequence[str] = ()) -> None:
     """Measures everything on one scheduler."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks load", description=__doc__)
+    parser.add_argument("--nodes", type=int, default=NODES, help="simulated nodes of 2 GPUs (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=JOBS, help="jobs submitted in all, or more (default: %(default)s)")
+    given = parser.parse_args(options)
     with (
         tempfile.TemporaryDirectory() as directory,
         LocalCluster(Path(directory), (), SETTINGS, serves_http=True) as cluster,
     ):
         cluster.start_scheduler()
         idle = one_by_one(cluster, "submitted one by one from {clients} clients, no nodes")
-        command = agents_command(cluster, NODES, GPUS, 2 * ONE_BY_ONE_S + LISTEN_S + 60.0)
+        command = agents_command(cluster, given.nodes, GPUS, 2 * ONE_BY_ONE_S + LISTEN_S + 60.0)
         agents = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
-            measure(cluster, agents, idle)
+            measure(cluster, agents, idle, given.nodes, given.jobs)
         finally:
             agents.kill()
             agents.wait()
 
 
-def measure(cluster: LocalCluster, agents: subprocess.Popen[str], submitted: int) -> None:
+def measure(cluster: LocalCluster, agents: subprocess.Popen[str], submitted: int, nodes: int, jobs: int) -> None:
     """Prints a line per figure."""
-    wait_until(lambda: cluster.nodes_up() == NODES, f"{NODES} nodes are up", 60.0)
-    with timed(cluster, f"{NODES:,} idle nodes for {ONE_BY_ONE_S:g} s", [], agents.pid):
+    wait_until(lambda: cluster.nodes_up() == nodes, f"{nodes} nodes are up", 120.0)
+    with timed(cluster, f"{nodes:,} nodes that run the first jobs, for {ONE_BY_ONE_S:g} s", [], agents.pid):
         time.sleep(ONE_BY_ONE_S)
-    submitted += one_by_one(cluster, f"the same with {NODES:,} nodes of {GPUS} GPUs", agents.pid)
-    rest = max(BATCHES_MIN * BATCH, JOBS - submitted)
+    submitted += one_by_one(cluster, f"the same with {nodes:,} nodes of {GPUS} GPUs", agents.pid)
+    rest = max(BATCHES_MIN * BATCH, jobs - submitted)
     batches = [request(min(BATCH, rest - first)) for first in range(0, rest, BATCH)]  # created before the clock starts
     with (
         cluster.client() as client,
@@ -71,11 +77,11 @@ def measure(cluster: LocalCluster, agents: subprocess.Popen[str], submitted: int
     ):
         for batch in batches:
             client.SubmitJobs(batch, timeout=60.0)
-    with timed(cluster, f"{NODES:,} nodes and {submitted + rest:,} jobs for {LISTEN_S:g} s", [], agents.pid):
+    with timed(cluster, f"{nodes:,} nodes and {submitted + rest:,} jobs for {LISTEN_S:g} s", [], agents.pid):
         time.sleep(LISTEN_S)
     listed(cluster)
     metrics = page(cluster)
-    print(f"nodes up: {cluster.nodes_up()} of {NODES}; fell silent meanwhile: {silences(metrics)} (goal 0)")
+    print(f"nodes up: {cluster.nodes_up()} of {nodes}; fell silent meanwhile: {silences(metrics)} (goal 0)")
     for name in ("gavel_round_planning_seconds", "gavel_journal_commit_seconds", "gavel_solve_seconds"):
         print(f"{name}, 50 % and 99 %: {quantile(metrics, name, 0.5)}, {quantile(metrics, name, 0.99)}")
     print(f"memory of the scheduler at its peak: {peak_mb(cluster.processes['scheduler'].pid):.0f} MB")
@@ -146,7 +152,7 @@ def listed(cluster: LocalCluster) -> None:
     with cluster.client() as client:
         thread.start()
         began_s = time.monotonic()
-        page = client.ListJobs(pb.ListJobsRequest(page_size=JOBS, all_states=True), timeout=60.0)
+        page = client.ListJobs(pb.ListJobsRequest(page_size=LISTED, all_states=True), timeout=60.0)
         took_s = time.monotonic() - began_s
         is_over.set()
         thread.join()
