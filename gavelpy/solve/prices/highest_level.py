@@ -37,6 +37,7 @@ _FAR = 1e-7  # relative
 _NEARLY = 1e-10  # relative: while near prices lower the level by more, no exact ones are needed
 _RETRIED = 4  # programs for a step of many jobs
 _LOWER = 0.7  # of a level that is too high
+_MANY = 1024  # classes: far from the best prices, the exact step takes longer than more of Newton's steps
 _MOST_NEEDS = 0.9  # of the sum of all limits
 _ENOUGH = 1e6  # times the GPUs of a free type
 _AWAKE = 1e-3  # of the highest price: start of prices that were zero at another level
@@ -155,7 +156,7 @@ def _by_steps(table: Table, curve: LevelCurve, value: Floats | None, solver: Sol
             if level == np.inf:  # nothing is known of the level, if there is one
                 level = curve.root(np.ones(K), _MOST_NEEDS * float(most.sum()))
             dual = Dual(table, _Along(curve), np.inf, root=_near_root, loops=compiled, bends=curve.bends)
-            point = roughly(dual, Point(even, level))
+            point = (near if K >= _MANY else roughly)(dual, Point(even, level))
         found = _stepped(table, curve, point, solver) if point.level else None
         mix = None
         if found is not None and not _is_between(found.level):
