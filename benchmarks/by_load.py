@@ -43,7 +43,7 @@ COLD: Mapping[str, tuple[int, ...]] = {
     "min_cost": (128, 512, 2048),
     "max_sum_throughput": (128, 512, 2048),
     "min_makespan": (128, 512, 2048),
-    "finish_time_fairness": (512, 2048),
+    "finish_time_fairness": (512, 2048, 8192),
 }
 KEPT, KEPT_JOBS = "kept ", 2048
 KEPT_POLICIES = (
