@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(STAMP)  ## simulate a cluster under six policies; prints a table and the path of an HTML report
 	@$(BIN)/gavel demo
 
-test: $(STAMP)  ## every test that is not slow (10 to 17 minutes on two cores)
+test: $(STAMP)  ## every test that is not slow (5 to 15 minutes on two cores)
 	@$(BIN)/python -m pytest -n $(or $(WORKERS),4) --dist worksteal -m "not slow" $(TESTS)
 
 test-slow: $(STAMP)  ## the slow tests: long simulations, many seeds, frameworks, examples that Hypothesis draws anew
