@@ -109,7 +109,7 @@ def test_accumulated_batches_are_one_step(held: Held, stop_at: int, monkeypatch:
 def test_periodic_checkpoints_do_not_change_the_run(held: Held) -> None:
     whole = fit(None)
 
-    saving = fit(LeaseCallback(checkpoint_every_s=0.01))
+    saving = fit(LeaseCallback(checkpoint_every_s=1e-6))
 
     assert saving.losses == whole.losses
     assert len([path for path in held.checkpoints.glob("step-*") if (path / CHECKPOINT).exists()]) > 1
