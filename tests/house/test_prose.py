@@ -39,6 +39,13 @@ def test_page_is_in_the_index(page: Path) -> None:
     assert page.name in ("README.md", "index.md") or f"({page.name}" in index
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_page_is_on_the_site(page: Path) -> None:
+    site = (DOCS / "index.md").read_text(encoding="utf-8")
+
+    assert page.name in ("README.md", "index.md") or f"\n{page.stem}\n" in site
+
+
 def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as on GitHub and on the site."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
