@@ -21,7 +21,7 @@ from gavelpy.mechanism.non_preemptible import ALL_PREEMPTIBLE, NonPreemptible
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.teams import Team, entities_of
 from gavelpy.model.arrays import Bools, Floats, Ints
-from gavelpy.model.problem import THOUSANDTHS, AllocationProblem
+from gavelpy.model.problem import THOUSANDTHS, AllocationProblem, Entity
 
 NONE_OPEN = -1
 FAILURES_MAX = 16  # consecutive failures until there is no retry without a change; the last pause is 2 ** 15 rounds
@@ -210,7 +210,11 @@ def problem_of(
     rate = np.where(usable, jobs.rate[rows], 0.0)
     _book_isolated(jobs, np.union1d(rows, exempt.jobs) if len(exempt.jobs) else rows, pool.counts)
     order = np.arange(len(rows))
-    entities, entity_row = entities_of(tuple(jobs.entities), teams)
+    entity = jobs.entity[rows]
+    entities: tuple[Entity, ...] = ()
+    if teams or jobs.entities:
+        entities, row_of = entities_of(tuple(jobs.entities), teams)
+        entity = row_of[entity]
     specs = jobs.specs
     return AllocationProblem.of_known(
         job_ids=tuple([specs[row].id for row in rows.tolist()]),
@@ -229,7 +233,7 @@ def problem_of(
         deadline_s=jobs.deadline_at_s[rows] - now_s,
         attained_gpu_s=jobs.attained_gpu_s[rows],
         price_usd_per_gpu_h=pool.prices,
-        entity=entity_row[jobs.entity[rows]],
+        entity=entity,
         gpu_type_held=jobs.lease_type[rows],
         entities=entities,
         memory=memory,

@@ -165,7 +165,8 @@ class MechanismSettings:
         _in_range("finish_grace_s", self.finish_grace_s, 0.0, 86_400.0)
         _in_range("losses_free", self.losses_free, 0, 1_000_000)
         check_classes(self.priorities)
-        check_teams(self.teams)
+        if self.teams:
+            check_teams(self.teams)
         self.rules.check(self)
 
 

@@ -95,9 +95,9 @@ def of_team(spec: JobSpec, settings: MechanismSettings, owner: str) -> JobSpec:
 
 
 def check_entities(specs: Iterable[JobSpec], settings: MechanismSettings) -> None:
-    """Raises InvalidInput for a job whose entity is none of the teams, if there are any."""
+    """Raises InvalidInput for a job whose entity is none of the teams."""
     names = [one.name for one in settings.teams]
-    for spec in specs if names else ():
+    for spec in specs:
         if spec.entity not in names:
             got = repr(spec.entity) if spec.entity else "none"
             raise InvalidInput(f"entity of job {spec.id!r} must be a team, one of {', '.join(names)}, got {got}")

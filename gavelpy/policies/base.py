@@ -243,7 +243,7 @@ def policy_named(name: str, **parameters: Any) -> Policy:  # Any: a policy's hyp
     Raises InvalidInput, which lists known names.
     """
     known = _entry_points()
-    if is_in_file(name):
+    if name not in known and is_in_file(name):
         policy_class = class_in_file(name)
     elif name in known:
         policy_class = known[name].load()
@@ -275,7 +275,7 @@ def policy_from(text: str) -> Policy:
     'total'
     """
     name, colon, settings = text.partition(":")
-    if is_in_file(text):
+    if name not in _entry_points() and is_in_file(text):
         name, settings = split_name(text)
         colon = settings and ":"
     parameters: dict[str, float | str] = {}

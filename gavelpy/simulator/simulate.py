@@ -90,7 +90,8 @@ class Simulation(VirtualScheduler):
         node_events: Iterable[tuple[float, NodeEvent]] = (),
     ) -> None:
         check_known(trace.jobs, settings.mechanism)
-        check_entities(trace.jobs, settings.mechanism)
+        if settings.mechanism.teams:
+            check_entities(trace.jobs, settings.mechanism)
         super().__init__(SchedulerCore(check=check_foreign), engine)
         self.trace, self.cluster, self.settings = trace, cluster, settings
         self.seed, self.label, self.progress = seed, label or engine.policy.name, progress

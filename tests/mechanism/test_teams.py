@@ -136,7 +136,6 @@ def test_other_teams_are_refused(teams: tuple[Team, ...], owner: str, entity: st
 
 def test_jobs_of_a_trace_must_name_teams() -> None:
     check_entities([make_spec("a", entity="vision")], MechanismSettings(teams=TREE))
-    check_entities([make_spec("a", entity="any")], MechanismSettings())
     with pytest.raises(InvalidInput, match=r"entity of job 'b' must be a team, one of speech, .*, got none"):
         check_entities([make_spec("b")], MechanismSettings(teams=TREE))
 
