@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tests.conftest import PROJECT
 from tests.journal.stores import begun, bytes_of, cancelled, expected, loaded, path_of, submission
 
 DEADLINE_S = 60.0
+PAUSE_S = 0.002  # SQLite's lock is not fair: writers without a pause can keep others out for longer than they wait
 
 
 def acknowledged(url: str, seed: int) -> int:
@@ -66,6 +68,7 @@ def append_until_fenced(store: EventStore, under_way: threading.Event, appended:
             last = appended[-1] if appended else 0
             appended.append(store.append(cancelled(last), [submission(f"key-{last}")]))
             under_way.set()
+            time.sleep(PAUSE_S)
 
 
 def test_a_takeover_in_full_flight_loses_and_repeats_nothing(url: str) -> None:
