@@ -50,6 +50,7 @@ from gavelpy.mechanism.events import (
 )
 from gavelpy.mechanism.lifecycle import LAST_ALIVE
 from gavelpy.mechanism.priority_classes import check_class
+from gavelpy.model.allocation import AGAIN_MIN_S
 from gavelpy.model.arrays import VALUE_MAX, Bools, Floats, Ints
 from gavelpy.model.cluster import GPU_COUNT_MAX
 from gavelpy.model.job import NodeId
@@ -193,6 +194,12 @@ def _shares(core: SchedulerCore, event: AllocationSolved) -> None:
     _all("share", event.share, (event.share >= 0) & (event.share <= 1), "in [0, 1]")
     if event.pair_jobs.size or len(event.pair_gpu_type) or len(event.pair_share):
         _pairs(core, event)
+    if not event.again_s >= AGAIN_MIN_S:
+        raise InvalidInput(f"again_s must be at least {AGAIN_MIN_S:g}, got {event.again_s!r}")
+    _within("refused_jobs", event.refused_jobs, core.jobs.count)
+    if len(event.refused_jobs) != len(event.refused_why):
+        got = f"{len(event.refused_why)} for {len(event.refused_jobs)}"
+        raise InvalidInput(f"refused_why must be one text for each of refused_jobs, got {got}")
 
 
 def _pairs(core: SchedulerCore, event: AllocationSolved) -> None:

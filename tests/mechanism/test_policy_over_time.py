@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -175,3 +175,24 @@ def test_answers_that_mean_nothing_are_refused(options: dict[str, Any], error: s
 
     with pytest.raises(InvalidInput, match=error):
         Allocation(problem, found.share, found.shadow_prices, found.certificate, **options)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"again_s": math.nan}, "again_s must be at least 1, got nan"),
+        ({"again_s": -5.0}, "again_s must be at least 1, got -5.0"),
+        ({"refused_jobs": np.array([7]), "refused_why": ("late",)}, r"refused_jobs must be in \[0, 1\), got 7"),
+        ({"refused_jobs": np.array([0])}, "refused_why must be one text for each of refused_jobs, got 0 for 1"),
+    ],
+)
+def test_the_core_refuses_an_answer_with_such_values_and_does_not_change(changes: dict[str, Any], error: str) -> None:
+    core = make_core(make_spec("a"))
+    (question,) = questions(wake(core))
+    answer = Engine(Isolated()).solve(question)
+    before = encode_state(snapshot(core))
+
+    with pytest.raises(InvalidInput, match=error):
+        core.handle(replace(answer, **changes), core.now_s)
+
+    assert encode_state(snapshot(core)) == before
