@@ -6,6 +6,7 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,7 +76,7 @@ def test_the_page_s_policy_with_memory_refuses_for_good(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
-def test_the_file_of_the_page_keeps_the_contract(check, of_the_page: Policy) -> None:  # type: ignore[no-untyped-def]
+def test_the_file_of_the_page_keeps_the_contract(check: Any, of_the_page: Policy) -> None:
     check(of_the_page, problems(seed=0)["random"])
 
 
@@ -84,7 +85,7 @@ def test_parameters_follow_the_class(file: Path, monkeypatch: pytest.MonkeyPatch
 
     policy = policy_from("./mine.py:Mine:least=0.25:how=y")
 
-    assert (policy.name, policy.least, policy.how) == ("mine", 0.25, "y")  # type: ignore[attr-defined]
+    assert (policy.name, policy.least, policy.how) == ("mine", 0.25, "y")
     assert PolicyRun.parse("mine.py:Mine@blind") == PolicyRun("mine.py:Mine", blind=True)
 
 
@@ -93,7 +94,7 @@ def test_a_changed_file_is_read_again(file: Path) -> None:
     file.write_text(FILE.replace("0.5", "0.75"), encoding="utf-8")
     os.utime(file, ns=(1, 1))
 
-    assert (before.least, policy_named(f"{file}:Mine").least) == (0.5, 0.75)  # type: ignore[attr-defined]
+    assert (before.least, policy_named(f"{file}:Mine").least) == (0.5, 0.75)
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def is_bent_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the bounds of steps with bent needs agree. Where a step has many solutions, paths divide."""
     monkeypatch.setattr(newton, "_IDLE_OF_MANY", newton._IDLE)
     dual, start = bent(seed)
-    curve = dual.needs.curve  # type: ignore[attr-defined]
+    curve = dual.needs.curve
 
     by_numpy, by_numba = roughly(dual, start), roughly(replace(dual, bends=curve.bends), start)
 
