@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gavelpy.mechanism import non_preemptible
+from gavelpy.mechanism import non_preemptible, reservations
 from gavelpy.mechanism.domains import can_run
+from gavelpy.mechanism.eligibility import NOT_HELD
 from gavelpy.mechanism.events import NO_INTS
 from gavelpy.mechanism.leases import leases_on
 from gavelpy.mechanism.planning import Planner, joined, protected_leases, taken
@@ -30,8 +31,45 @@ from gavelpy.model.arrays import Bools, Ints
 def round(planner: Planner, rows: Ints, capacity: Ints) -> tuple[Chosen, bool]:
     """Jobs among `rows` that run in the coming round, and whether they were chosen by urgency alone.
 
-    `capacity` (L,): GPUs of each domain that may be allocated.
+    `capacity` (L,): GPUs of each domain that may be allocated. A held job gets no other GPUs than those of its lease:
+    it leaves a plan that would move it, and keeps its lease if no other job gets its GPUs.
     """
+    jobs = planner.leases.jobs
+    if not jobs.any_gated or not (jobs.hold[jobs.leased] != NOT_HELD).any():
+        return _by_part(planner, rows, capacity)
+    reservations_before = jobs.held_type[: jobs.count].copy()
+    chosen, is_by_urgency = _by_part(planner, rows, capacity)
+    left: list[Ints] = []
+    while len(moving := _moving_though_held(planner, chosen, rows)):
+        left.append(moving)
+        rows = rows[~jobs.marks(moving)[rows]]
+        reservations.restore(jobs, reservations_before)
+        chosen, is_by_urgency = _by_part(planner, rows, capacity)
+    for row in np.concatenate(left).tolist() if left else ():
+        chosen = _with_one_more(planner, chosen, row, capacity)
+    return chosen, is_by_urgency
+
+
+def _moving_though_held(planner: Planner, chosen: Chosen, rows: Ints) -> Ints:
+    """Held jobs among `rows` that this plan would give other GPUs than those of their leases."""
+    jobs = planner.leases.jobs
+    is_moving = (jobs.hold[chosen.jobs] != NOT_HELD) & ~jobs.marks(planner.staying(chosen))[chosen.jobs]
+    return np.intersect1d(chosen.jobs[is_moving], rows)
+
+
+def _with_one_more(planner: Planner, chosen: Chosen, row: int, capacity: Ints) -> Chosen:
+    """The plan in which this job also keeps its lease, where no other job gets its GPUs; else as given."""
+    leases, jobs, pool = planner.leases, planner.leases.jobs, planner.leases.pool
+    one = np.array([row])
+    if jobs.partner[row] >= 0 or jobs.marks(chosen.jobs)[row]:
+        return chosen
+    more = joined(chosen, Chosen(one, pool.domain_of[jobs.gpu_first[one]], np.array([-1])))
+    fits = bool((taken(leases, more) <= capacity).all()) and planner.can_have(more, leases.open_gpus(planner.fixed))
+    return more if fits and row in planner.staying(more) else chosen
+
+
+def _by_part(planner: Planner, rows: Ints, capacity: Ints) -> tuple[Chosen, bool]:
+    """As `round`, but a held job may get other GPUs."""
     pool = planner.leases.pool
     if not pool.is_divided:
         return _round(planner, rows, capacity)
@@ -84,7 +122,8 @@ def _filled(planner: Planner, rows: Ints) -> tuple[Chosen, Ints]:
     left, chosen, leaving = pool.domain_counts(free_gpus), NONE_CHOSEN, rows[:0]
     queue = _ClassQueue(planner, _preemptible(planner))
     for rank in queue.ranks:
-        waiting = np.union1d(waiting, np.intersect1d(leaving, rows))
+        may_move = np.intersect1d(leaving, rows)
+        waiting = np.union1d(waiting, may_move[jobs.hold[may_move] == NOT_HELD])
         mine, is_open = waiting[jobs.rank[waiting] == rank], ~queue.is_blocked(rank)
         own = planner.below(chosen, NO_INTS)
         picked = own.fill(mine, np.where(is_open, left, 0), free_gpus)

@@ -3,9 +3,9 @@
 It does not while it is held, before it begins, before the jobs that it comes after are over, before its reservation
 begins, in a pause after a failure, and while as many jobs of its array compete as the limit of the array allows: those
 with leases first, then those that ran before, then in order of submission. Such a job is in no plan and not in the
-policy's problem, so it is owed nothing meanwhile. A job that has a lease remains eligible: holding it has no effect
-until it loses its lease, by preemption, failure or requeue. A job is held by its owner or by an admin until it is
-released.
+policy's problem, so it is owed nothing meanwhile. A job that has a lease remains eligible. A held job may keep its
+lease, but gets no other GPUs: where a plan would move it, it is preempted if another job gets its GPUs, and stays if
+not. A job is held by its owner or by an admin until it is released.
 
 *Dependencies.* A job comes after others in one of two ways. After `any`: when the other job is over. After `ok`: when
 it has finished. If that job fails or is cancelled instead, the job can never start. It is then cancelled, and so are

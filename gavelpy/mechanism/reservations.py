@@ -108,6 +108,12 @@ def release(jobs: JobTable, rows: Ints | slice) -> None:
         jobs.any_held = bool((jobs.held_type[jobs.active] != NOT_HELD).any())
 
 
+def restore(jobs: JobTable, held_type: Ints) -> None:
+    """Takes back what a plan that is made again did to the reservations, which were `held_type` (N,) before."""
+    jobs.held_type[: jobs.count] = held_type
+    jobs.any_held = bool((held_type[jobs.active] != NOT_HELD).any())
+
+
 def hold(leases: LeaseBook, wanted: Chosen, is_chosen: Bools) -> bool:
     """Reserves GPUs for gangs of `wanted` with a share that get nothing; returns whether there are any.
 

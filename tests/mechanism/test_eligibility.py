@@ -84,6 +84,37 @@ def test_a_running_job_that_is_held_runs_on_until_it_loses_its_lease() -> None:
     assert reasons(core)[0].kind is ReasonKind.HELD
 
 
+def test_a_held_job_is_not_moved_and_keeps_its_lease_while_nobody_gets_its_gpus() -> None:
+    core = make_core(make_spec("a"), servers=[("k80", 1), ("v100", 1)])
+    wake(core)
+    answer(core, (0, 0, 1.0))
+    start(core, 0, 0)
+    tell(core, JobsHeld(FIRST), 10.0)
+    wake(core, 10.0)
+    answer(core, (0, 1, 1.0), now_s=10.0)
+
+    (plan,) = plans(wake(core, 360.0))
+
+    assert (plan.extend_jobs.tolist(), plan.grant_jobs.tolist()) == ([0], [])
+    check(core)
+
+
+def test_a_held_job_that_a_plan_would_move_is_preempted_by_the_job_that_gets_its_gpus() -> None:
+    core = make_core(make_spec("a"), servers=[("k80", 1), ("v100", 1)])
+    wake(core)
+    answer(core, (0, 0, 1.0))
+    start(core, 0, 0)
+    tell(core, JobSubmitted(make_spec("b", rates={"k80": 1.0})), 10.0)
+    tell(core, JobsHeld(FIRST), 10.0)
+    wake(core, 10.0)
+    answer(core, (0, 1, 1.0), (1, 0, 1.0), now_s=10.0)
+
+    (plan,) = plans(wake(core, 360.0))
+
+    assert (plan.revoke_jobs.tolist(), plan.grant_jobs.tolist()) == ([0], [1])
+    check(core)
+
+
 def test_a_waiting_job_is_owed_nothing_while_it_is_held() -> None:
     core = running_core(make_spec("a"))
     tell(core, JobSubmitted(make_spec("b")), 1.0)
