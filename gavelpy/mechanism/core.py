@@ -19,6 +19,7 @@ import numpy as np
 from gavelpy.mechanism import (
     accept,
     class_planning,
+    competition,
     eligibility,
     job_orders,
     nodes,
@@ -30,7 +31,6 @@ from gavelpy.mechanism import (
     windows,
 )
 from gavelpy.mechanism.commands import Command, KillLease, QueryAgent, Report, RoundPlan
-from gavelpy.mechanism.domains import can_run
 from gavelpy.mechanism.events import (
     NO_INTS,
     AgentRejoined,
@@ -200,16 +200,8 @@ class SchedulerCore:
         return now_s >= self.round_end_s or self.question.may_ask(now_s, self.settings.solve_interval_s)
 
     def runnable(self, rows: Ints) -> Bools:
-        """Whether a plan may choose a job: its rate is positive on a type with enough GPUs, and it is not pinned."""
-        jobs, pool, open_gpus = self.jobs, self.pool, self.exempt.open_gpus
-        if self.settings.priorities:
-            fits = priority_classes.can_run_in_class(jobs, pool, self.settings, rows, open_gpus)
-        else:
-            fits = can_run(jobs, pool, rows, open_gpus)
-        is_able: Bools = np.asarray(fits.any(axis=1))
-        if len(fixed := self._fixed):
-            is_able &= ~np.isin(rows, fixed)
-        return is_able & non_preemptible.may_begin(jobs, rows, self.now_s) if jobs.any_gated else is_able
+        """Whether a plan may choose these jobs, (K,): see competition."""
+        return competition.runnable(self, rows)
 
     def view(self) -> CoreView:
         """A read-only view for shells, queries and reports."""
@@ -317,7 +309,7 @@ class SchedulerCore:
         """The inputs of a plan made now."""
         return Planner(
             self.leases, self.settings, self.exempt, self.type_order, self.question.is_answered, self.now_s,
-            self._fixed, windows.closing(self) if self.windows else None,
+            self.fixed, windows.closing(self) if self.windows else None,
         )  # fmt: skip
 
     def granted(self, grants: Chosen, staying: Ints, leaving: Ints, planner: Planner | None = None) -> RoundPlan:
@@ -335,7 +327,7 @@ class SchedulerCore:
         return self.granted(NONE_CHOSEN, NO_INTS, rows)
 
     @property
-    def _fixed(self) -> Ints:
+    def fixed(self) -> Ints:
         """Jobs whose leases no plan may end, ascending."""
         return np.union1d(self.leases.pinned, self.exempt.jobs) if self.pool.any_unhealthy else self.exempt.jobs
 

@@ -24,7 +24,7 @@ FLOAT_COLUMNS = (
     "attained_gpu_s", "isolated_s", "isolated_rate", "isolated_steps", "until_s", "stopping_until_s",
     "began_s", "worked_s", "retry_at_s", "done_at_s", "begin_at_s", "failed_at",
 )  # fmt: skip
-DERIVED_COLUMNS = ("rank",)  # integers, computed from the settings: 0 at first, and in no snapshot
+DERIVED_COLUMNS = ("rank", "owner")  # integers, computed from settings and specs: 0 at first, and in no snapshot
 DIRECTORY_COLUMNS = ("saved_in", "lease_in", "stopping_in")
 WIDE_COLUMNS = ("rate", "target", "owed_s", "received_s")
 
@@ -61,6 +61,7 @@ class JobTable:
     array_limit: Ints  # (N,) how many jobs of the array compete for GPUs at once, 0 = all
     taken_by: Ints  # (N,) the job of a higher priority class that got its last GPUs; until its next lease
     rank: Ints  # (N,) position of its priority class, 0 = highest; see priority_classes
+    owner: Ints  # (N,) place of its owner in owners
     hold: Ints  # (N,) who holds the job back; see eligibility
     done_lease: Ints  # (N,) serial of the lease under which the last step was reported; see finishing
     total_by: Ints  # (N,) lease under which steps_total was announced; -1 = as submitted, OPEN = not yet, it is assumed
@@ -105,6 +106,7 @@ class JobTable:
         self.booked: dict[int, str] = {}  # reservations of unfinished jobs that run within one only; see windows
         self.ended_blockers: list[int] = []  # of those with dependents, that are over since they were looked at
         self.entities: list[str] = []
+        self.owners: dict[str, int] = {}  # number of each owner of a job, in order of their first jobs
         self.any_refused = False  # whether the owner of any job, active or over, refused preemption
         self.any_failed = False  # whether a lease of any job, active or over, failed or was lost: see failures
         self.any_timed = False  # whether the owner of any job, active or over, limited its running time
@@ -156,6 +158,7 @@ class JobTable:
         if spec.entity and spec.entity not in self.entities:
             self.entities.append(spec.entity)
         self.entity[row] = self.entities.index(spec.entity) if spec.entity else -1
+        self.owner[row] = self.owners.setdefault(spec.owner, len(self.owners))
         self.weight[row] = spec.weight
         self.steps_total[row] = spec.steps_total
         self.total_by[row] = OPEN if spec.open_ended else -1
@@ -210,6 +213,10 @@ class JobTable:
             self._listed_to = self.count
             self._active.setflags(write=False)
         return self._active
+
+    def living_jobs(self, owner: str) -> int:
+        """How many of an owner's jobs are not over."""
+        return int(np.count_nonzero(self.owner[self.active] == self.owners.get(owner, -1)))
 
     @property
     def any_limited(self) -> bool:

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from gavelpy.mechanism import eligibility, node_sets, priority_classes, windows
+from gavelpy.mechanism import competition, eligibility, node_sets, priority_classes, windows
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.domains import NOT_PINNED, max_gang, pinned_directory
 from gavelpy.mechanism.feasibility import (
@@ -53,6 +53,7 @@ class ReasonKind(StrEnum):
     HELD = "held"  # its owner or an admin holds it back
     COMES_AFTER = "comes-after"  # its owner chose jobs that must be over before it starts
     ARRAY_LIMIT = "array-limit"  # as many jobs of its array compete for GPUs as its owner chose
+    USER_LIMIT = "user-limit"  # other jobs of its owner have all that one user may have at once
     BEGINS_LATER = "begins-later"  # its owner chose a time before which it does not start
     NO_SHARE = "no-share"
     BEHIND_OTHERS = "behind-others"
@@ -92,6 +93,11 @@ class _Explanation:
         self.is_able = np.asarray(can_run.any(axis=1))  # (K,)
         self.is_eligible = eligibility.is_eligible(jobs, waiting, core.now_s)  # (K,)
         self.is_due = eligibility.is_pause_over(jobs, waiting, core.now_s)  # (K,)
+        self.beyond: Bools = self.is_able & self.is_eligible & self.is_due
+        if core.settings.limits_users:
+            self.beyond &= ~core.runnable(waiting)
+        else:
+            self.beyond[:] = False
         self.wanted: Bools = jobs.share[waiting] > 0  # (K, T) types with a share
         self.planner = core.planner
         self.reserved: dict[int, Reserved | None] = {}  # by part of the cluster
@@ -134,6 +140,8 @@ class _Explanation:
             return self._unable(k, row)
         if not self.is_due[k]:
             return self._backing_off(row)
+        if self.beyond[k]:
+            return Reason(ReasonKind.USER_LIMIT, competition.limit_in_words(self.jobs, row, self.core.settings))
         if self.jobs.rank[row] and (reason := self._behind_class(row)):
             return reason
         if self.jobs.solved[row] < 0:

@@ -133,6 +133,8 @@ class MechanismSettings:
     finish_grace_s: float = 0.0  # time after its last step in which a job is not stopped; 0 = none
     late_ends: bool = False  # the end of a lost lease counts when its node reports it later
     priorities: tuple[PriorityClass, ...] = ()  # priority classes of jobs; empty = one class
+    jobs_running_a_user_max: int = 0  # jobs of one owner that have GPUs at once; 0 = no limit
+    gpus_a_user_max: int = 0  # GPUs that the jobs of one owner have at once; 0 = no limit
     teams: tuple[Team, ...] = ()  # the entities of jobs; empty = those that jobs name
     rules: Rules = field(default_factory=Rules)  # how time is booked and jobs are selected
 
@@ -146,6 +148,11 @@ class MechanismSettings:
             move_lag_s=round_s * MOVE_LAG_ROUNDS if self.move_lag_s else 0.0,
             solve_at_least_every_s=every_s,
         )
+
+    @property
+    def limits_users(self) -> bool:
+        """Whether what the jobs of one owner have at once is limited."""
+        return bool(self.jobs_running_a_user_max or self.gpus_a_user_max)
 
     def __post_init__(self) -> None:
         _in_range("round_s", self.round_s, 1.0, 86_400.0)
@@ -164,6 +171,8 @@ class MechanismSettings:
         _in_range("loss_nodes_max", self.loss_nodes_max, 0, 1_000_000)
         _in_range("finish_grace_s", self.finish_grace_s, 0.0, 86_400.0)
         _in_range("losses_free", self.losses_free, 0, 1_000_000)
+        _in_range("jobs_running_a_user_max", self.jobs_running_a_user_max, 0, 10_000_000)
+        _in_range("gpus_a_user_max", self.gpus_a_user_max, 0, 10_000_000)
         check_classes(self.priorities)
         if self.teams:
             check_teams(self.teams)

@@ -53,6 +53,7 @@ from gavelpy.model.arrays import Ints
 from gavelpy.model.job import JobId, JobSpec, NodeId
 from tests.mechanism.builders import make_mechanism
 from tests.mechanism.careless_input import WRONG, forced_drain, pairs_of
+from tests.mechanism.careless_leases import check_users, leases_to, pinned_leases, unsaved_leases
 
 TYPES = ("v100", "k80")
 OFTEN = st.sampled_from([True, True, True, False])
@@ -86,6 +87,7 @@ class CarelessWorld(RuleBasedStateMachine):
         patience=st.sampled_from([(0.0, 0.0), (500.0, 0.0), (0.0, 10.0), (500.0, 10.0)]),
         start_max_s=st.sampled_from([0.0, 800.0, 2000.0]),
         keep_unsaved=st.booleans(),
+        limits=st.sampled_from([(0, 0), (0, 0), (2, 0), (0, 4)]),
     )
     def begin(
         self,
@@ -96,6 +98,7 @@ class CarelessWorld(RuleBasedStateMachine):
         patience: tuple[float, float],
         start_max_s: float,
         keep_unsaved: bool,
+        limits: tuple[int, int],
     ) -> None:
         self.core.settings = make_mechanism(
             fill_within_round=fill,
@@ -109,6 +112,8 @@ class CarelessWorld(RuleBasedStateMachine):
             losses_free=1,
             start_max_s=start_max_s,
             keep_unsaved=keep_unsaved,
+            jobs_running_a_user_max=limits[0],
+            gpus_a_user_max=limits[1],
             move_lag_s=patience[0] if rule is PriorityRule.LAG else 0.0,
         )
 
@@ -150,11 +155,13 @@ class CarelessWorld(RuleBasedStateMachine):
         rates=st.lists(st.sampled_from([0.0, 1.0, 3.0]), min_size=2, max_size=2),
         known=OFTEN,
         preemptible=st.booleans(),
+        owner=st.sampled_from(["ann", "ben"]),
     )
-    def submit(self, gpus: int, rates: list[float], known: bool, preemptible: bool) -> None:
+    def submit(self, gpus: int, rates: list[float], known: bool, preemptible: bool, owner: str) -> None:
         name = JobId(f"j{self.core.jobs.count}")
         speeds = dict(zip(TYPES, rates, strict=True)) if known else {}
-        self._tell(JobSubmitted(JobSpec(name, 1000.0, gpus=gpus, rates_steps_per_s=speeds, preemptible=preemptible)))
+        options = {"gpus": gpus, "preemptible": preemptible, "owner": owner}
+        self._tell(JobSubmitted(JobSpec(name, 1000.0, rates_steps_per_s=speeds, **options)))
 
     @rule(
         data=st.data(),
@@ -229,7 +236,7 @@ class CarelessWorld(RuleBasedStateMachine):
         """The usual sequence: jobs arrive, the core is woken and answered, and granted leases start."""
         gpus = data.draw(st.integers(1, 2))
         for _ in range(jobs):
-            self.submit(gpus, [1.0, 3.0], True, data.draw(st.booleans()))
+            self.submit(gpus, [1.0, 3.0], True, data.draw(st.booleans()), data.draw(st.sampled_from(["ann", "ben"])))
         self.wake(0.0)
         if self.question is not None:
             self.answer(data, False, False)
@@ -308,14 +315,22 @@ class CarelessWorld(RuleBasedStateMachine):
         self._tell(LeaseStarted(*_rows(lease), np.array([0, len(lease.gpus)]), lease.gpus))
 
     def _tell(self, event: Event) -> None:
-        young, paused, pinned, unsaved = self._young(), self._paused(), self._pinned(), self._unsaved()
+        young, paused, pinned, unsaved = (
+            self._young(),
+            self._paused(),
+            pinned_leases(self.core),
+            unsaved_leases(self.core),
+        )
         for command in self.core.handle(event, self.now_s):
             if isinstance(command, RoundPlan):
                 assert not (self.core.jobs.hold[command.grant_jobs] >= 0).any(), "a held job got a lease"
+                check_users(self.core, command.grant_jobs)
             if isinstance(command, RoundPlan) and not isinstance(event, JobsRequeued):
                 assert not unsaved & set(command.revoke_leases.tolist()), "a job was stopped that never saved anything"
-                reached = self._unsaved(is_unreachable=False)
-                assert reached <= self._ending_at(self.core.round_end_s), "a job that never saved anything is let go"
+                reached = unsaved_leases(self.core, is_unreachable=False)
+                assert reached <= leases_to(self.core, self.core.round_end_s), (
+                    "a job that never saved anything is let go"
+                )
                 assert not young & set(command.revoke_leases.tolist()), "a young lease was taken away"
                 assert not pinned & set(command.revoke_leases.tolist()), "a lease was taken from where nobody can begin"
                 assert self.core.pool.usable[command.grant_gpus].all(), "a node got a lease that it cannot begin"
@@ -336,33 +351,6 @@ class CarelessWorld(RuleBasedStateMachine):
         fit = [row for row in rows.tolist() if core.pool.usable[jobs.gpus_held(row)].all()]
         able = [row for row in fit if jobs.rate[row, jobs.lease_type[row]] > 0 and jobs.partner[row] < 0]
         return set(jobs.lease[np.array(able, dtype=np.int64)].tolist())
-
-    def _pinned(self) -> set[int]:
-        """Leases that run only on unhealthy nodes: those are up and reachable but can start no lease."""
-        jobs, pool = self.core.jobs, self.core.pool
-        rows = jobs.leased[jobs.state[jobs.leased] == JobState.RUNNING]
-        stuck = [row for row in rows.tolist() if pool.unhealthy[jobs.gpus_held(row)].all()]
-        return set(jobs.lease[np.array(stuck, dtype=np.int64)].tolist())
-
-    def _unsaved(self, *, is_unreachable: bool = True) -> set[int]:
-        """Leases that may be running, of jobs not known to resume; `is_unreachable` includes those on silent nodes."""
-        jobs, pool, found = self.core.jobs, self.core.pool, set[int]()
-        if not self.core.settings.keep_unsaved:
-            return found
-        for row in jobs.leased[jobs.state[jobs.leased] == JobState.RUNNING].tolist():
-            rows = [node for node, name in enumerate(pool.node_ids) if node in pool.node_of[jobs.gpus_held(row)]]
-            is_forced = any(pool.node_forced[node] for node in rows)
-            is_left = is_unreachable or not any(pool.node_unreachable[node] for node in rows)
-            is_known = jobs.specs[row].preemptible or jobs.saved_lease[row] >= 0 or jobs.resumes[row] > 0
-            is_done = jobs.done_lease[row] == jobs.lease[row]  # it may be stopped after `finish_grace_s`
-            if is_left and not (is_forced or is_known or is_done):
-                found.add(int(jobs.lease[row]))
-        return found
-
-    def _ending_at(self, end_s: float) -> set[int]:
-        jobs = self.core.jobs
-        rows = jobs.leased[jobs.until_s[jobs.leased] >= end_s]
-        return set(jobs.lease[rows].tolist())
 
     def _paused(self) -> set[int]:
         jobs = self.core.jobs

@@ -17,7 +17,6 @@ from gavelpy.mechanism.gpus import NONE, GpuPool
 from gavelpy.mechanism.lifecycle import ALIVE, JobState, NodeState
 from gavelpy.mechanism.view import lag_s
 from gavelpy.model.arrays import Ints
-from gavelpy.runtime.daemon.owners import JobOwners
 
 USERS_MAX = 20  # users, and entities, with a label of their own
 NODES_MAX = 500
@@ -67,9 +66,6 @@ class ScrapeReading:
 class StateMetrics:
     """Reads gauges from a `ScrapeReading`."""
 
-    def __init__(self) -> None:
-        self._owners = JobOwners()
-
     def families(self, reading: ScrapeReading) -> Iterator[MetricFamily]:
         """All metrics of the state. Of jobs that are over, only their number matters."""
         core = reading.core
@@ -78,7 +74,7 @@ class StateMetrics:
         yield from _gpu_types(core.pool)
         yield from _nodes(core.pool)
         active = core.jobs.active
-        yield from _by_holder("user", "owner", core, self._owners.of_active(core), self._owners.names)
+        yield from _by_holder("user", "owner", core, core.jobs.owner[active], list(core.jobs.owners))
         entity = core.jobs.entity[active] + 1
         yield from _by_holder("entity", "entity", core, entity, (NO_ENTITY, *core.jobs.entities))
 

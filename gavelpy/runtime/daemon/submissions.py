@@ -14,6 +14,7 @@ import msgspec
 
 from gavelpy.errors import InvalidInput, LimitReached
 from gavelpy.journal.store import Submission
+from gavelpy.mechanism.competition import check_sizes
 from gavelpy.mechanism.events import JobSubmitted
 from gavelpy.mechanism.lifecycle import ALIVE, JobState
 from gavelpy.mechanism.priority_classes import check_known
@@ -22,7 +23,6 @@ from gavelpy.mechanism.windows import check_reservations
 from gavelpy.model.job import JobId, JobSpec
 from gavelpy.model.software import Software
 from gavelpy.runtime.daemon.job_history import NAMELESS, full_id
-from gavelpy.runtime.daemon.owners import JobOwners
 
 if TYPE_CHECKING:
     from gavelpy.runtime.daemon.scheduler import Scheduler
@@ -56,7 +56,6 @@ class Submissions:
         self._scheduler = scheduler
         self._under_way: dict[tuple[str, str], asyncio.Future[None]] = {}  # by owner and key
         self._names_under_way: set[tuple[str, str]] = set()
-        self._owners = JobOwners()
         self._jobs_under_way: Counter[str] = Counter()  # by owner
 
     async def submit(self, specs: Sequence[JobSpec], key: str, owner: str) -> Submitted:
@@ -97,6 +96,7 @@ class Submissions:
         settings = self._scheduler.core.settings
         check_known(specs, settings, owner)
         self._scheduler.config.limits.check_weights(specs)
+        check_sizes(specs, settings)
         limited = self._scheduler.config.jobs.limited
         specs = [limited(of_team(spec, settings, owner)) for spec in specs]
         self._names_under_way |= names
@@ -135,7 +135,7 @@ class Submissions:
         if living + count > most:
             raise LimitReached(f"jobs_living_max is {most}: {living} jobs are living, {count} more exceed it")
         if most := limits.jobs_living_a_user_max:
-            living = self._owners.living_jobs(core, owner) + self._jobs_under_way[owner]
+            living = core.jobs.living_jobs(owner) + self._jobs_under_way[owner]
             if living + count > most:
                 raise LimitReached(
                     f"jobs_living_a_user_max is {most}: {living} jobs of {owner!r} wait or run, {count} more exceed it"

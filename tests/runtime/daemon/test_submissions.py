@@ -139,6 +139,16 @@ def test_a_user_at_the_limit_is_refused_and_others_are_not(tmp_path: Path) -> No
     run(scenario())
 
 
+def test_a_gang_of_more_gpus_than_a_user_may_have_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(make_config(tmp_path, mechanism={"gpus_a_user_max": 4})) as cluster:
+            await cluster.submit(make_spec(gpus=4))
+            with pytest.raises(InvalidInput, match=r"gpus must be at most 4 here \(gpus_a_user_max .*\), got 5"):
+                await cluster.submit(make_spec(gpus=5))
+
+    run(scenario())
+
+
 def test_jobs_get_the_limits_of_the_scheduler_and_keep_them_over_a_reload(tmp_path: Path) -> None:
     async def scenario() -> None:
         limits = {"time_s": 60.0, "time_max_s": 90.0, "stall_max_s": 30.0}

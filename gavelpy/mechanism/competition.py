@@ -1,0 +1,96 @@
+"""Which jobs compete for GPUs: those that can run and are eligible, within the limits of their owners.
+
+*Limits of a user.* `jobs_running_a_user_max` and `gpus_a_user_max` bound what the jobs of one owner have at once. The
+jobs of an owner compete in this order: those with leases, those that ran before, then in order of submission. The first
+that exceeds a limit waits, and so do all after it, so that small jobs cannot starve a gang. Jobs that cannot run now
+(they are too large, held or in a pause) and gangs that exceed the limit alone do not take part, and keep nothing from
+others. A job that has a lease keeps it when a limit is lowered; it is not replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gavelpy.errors import InvalidInput
+from gavelpy.mechanism import non_preemptible, priority_classes
+from gavelpy.mechanism.domains import can_run
+from gavelpy.mechanism.jobs import JobTable
+from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.model.arrays import Bools, Ints
+from gavelpy.model.job import JobSpec
+
+if TYPE_CHECKING:
+    from gavelpy.mechanism.core import SchedulerCore
+
+
+def runnable(core: SchedulerCore, rows: Ints) -> Bools:
+    """Whether a plan may choose these jobs, (K,)."""
+    if not core.settings.limits_users:
+        return _is_able(core, rows)
+    jobs, active = core.jobs, core.jobs.active
+    within = jobs.marks(within_limits(jobs, active[_is_able(core, active)], core.settings))
+    return np.asarray(within[rows])
+
+
+def _is_able(core: SchedulerCore, rows: Ints) -> Bools:
+    """Whether each job has a positive rate on a type with enough GPUs, is eligible, and is not pinned, (K,)."""
+    jobs, pool, open_gpus = core.jobs, core.pool, core.exempt.open_gpus
+    if core.settings.priorities:
+        fits = priority_classes.can_run_in_class(jobs, pool, core.settings, rows, open_gpus)
+    else:
+        fits = can_run(jobs, pool, rows, open_gpus)
+    is_able: Bools = np.asarray(fits.any(axis=1))
+    if len(fixed := core.fixed):
+        is_able &= ~np.isin(rows, fixed)
+    return is_able & non_preemptible.may_begin(jobs, rows, core.now_s) if jobs.any_gated else is_able
+
+
+def within_limits(jobs: JobTable, able: Ints, settings: MechanismSettings) -> Ints:
+    """Those of these jobs that their owners' limits let compete; serials, ascending.
+
+    `able`: all jobs that could run. Leases count whether or not their jobs are among them.
+    """
+    jobs_max, gpus_max = settings.jobs_running_a_user_max, settings.gpus_a_user_max
+    rows = np.union1d(able, jobs.leased)
+    if gpus_max:
+        rows = rows[(jobs.gpus[rows] <= gpus_max) | (jobs.lease[rows] >= 0)]
+    has_run, is_leased, owner = jobs.attained_gpu_s[rows] > 0, jobs.lease[rows] >= 0, jobs.owner[rows]
+    order = np.lexsort((rows, ~has_run, ~is_leased, owner))
+    rows, owner = rows[order], owner[order]
+    _, first, sizes = np.unique(owner, return_index=True, return_counts=True)
+    may = np.ones(len(rows), dtype=np.bool_)
+    if jobs_max:
+        may &= np.arange(len(rows)) - np.repeat(first, sizes) < jobs_max
+    if gpus_max:
+        used = np.cumsum(jobs.gpus[rows])
+        before = used[first] - jobs.gpus[rows[first]]
+        may &= used - np.repeat(before, sizes) <= gpus_max
+    may |= jobs.lease[rows] >= 0
+    return np.intersect1d(rows[may], able)
+
+
+def check_sizes(specs: Sequence[JobSpec], settings: MechanismSettings) -> None:
+    """Raises InvalidInput for a gang of more GPUs than one user may have at once."""
+    for spec in specs if settings.gpus_a_user_max else ():
+        if spec.gpus > settings.gpus_a_user_max:
+            raise InvalidInput(
+                f"gpus must be at most {settings.gpus_a_user_max} here (gpus_a_user_max in the scheduler's "
+                f"[mechanism]), got {spec.gpus}"
+            )
+
+
+def limit_in_words(jobs: JobTable, row: int, settings: MechanismSettings) -> str:
+    """Why a job that is beyond its owner's limits waits."""
+    owner, gpus = jobs.specs[row].owner, int(jobs.gpus[row])
+    user = f"user {owner!r}" if owner else "a user"
+    if settings.gpus_a_user_max and gpus > settings.gpus_a_user_max:
+        return f"needs {gpus} GPUs; {user} may have {settings.gpus_a_user_max} at once (gpus_a_user_max)"
+    limits = []
+    if settings.jobs_running_a_user_max:
+        limits.append(f"run {settings.jobs_running_a_user_max} jobs (jobs_running_a_user_max)")
+    if settings.gpus_a_user_max:
+        limits.append(f"have {settings.gpus_a_user_max} GPUs (gpus_a_user_max)")
+    return f"{user} may {' and '.join(limits)} at once; other jobs of this user come first"
