@@ -21,6 +21,7 @@ _HOMES = {
     "JobSpec": "gavelpy.model.job",
     "LeaseExpired": "gavelpy.errors",
     "LeaseIterator": "gavelpy.runtime.iterator",
+    "Size": "gavelpy.model.configurations",
     "SolverFailed": "gavelpy.errors",
     "ThroughputTable": "gavelpy.model.throughput",
     "Trace": "gavelpy.model.job",
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from gavelpy.errors import InvalidInput, LeaseExpired, SolverFailed
     from gavelpy.model.allocation import Allocation, Certificate
     from gavelpy.model.cluster import Cluster
+    from gavelpy.model.configurations import Size
     from gavelpy.model.job import JobSpec, Trace
     from gavelpy.model.problem import AllocationProblem, BlindView, Entity
     from gavelpy.model.throughput import ThroughputTable
@@ -46,6 +48,7 @@ __all__ = [
     "JobSpec",
     "LeaseExpired",
     "LeaseIterator",
+    "Size",
     "SolverFailed",
     "ThroughputTable",
     "Trace",

@@ -56,6 +56,7 @@ class Allocation:
     again_s: float = np.inf  # time after which the policy must be called again, if nothing else causes it before
     memory: bytes = b""  # for its next call, in `AllocationProblem.memory`
     refused: Mapping[JobId, str] = field(default_factory=dict)  # jobs that it refuses, and why
+    other_prices: Floats = field(default_factory=lambda: np.zeros(0))  # (T, R - 1) of the resources after GPUs
 
     def __post_init__(self) -> None:
         shape = (self.problem.configuration_count, len(self.problem.gpu_types))
@@ -65,6 +66,9 @@ class Allocation:
         wanted = (0,) if floors == (0,) else (self.problem.job_count,)
         promised = floats("rate_floor_steps_per_s", self.rate_floor_steps_per_s, wanted)
         object.__setattr__(self, "rate_floor_steps_per_s", promised)
+        others = (shape[1], len(self.problem.resources) - 1)
+        unpriced = np.full(others, np.nan) if np.shape(self.other_prices) == (0,) else self.other_prices
+        object.__setattr__(self, "other_prices", floats("other_prices", unpriced, others))
         if not self.again_s >= AGAIN_MIN_S:
             raise InvalidInput(f"again_s must be at least {AGAIN_MIN_S:g}, or infinite for never, got {self.again_s!r}")
         if not isinstance(self.memory, bytes) or len(self.memory) > MEMORY_BYTES_MAX:
@@ -78,6 +82,15 @@ class Allocation:
         """Deprecated: use `shadow_prices`."""
         warnings.warn("Allocation.prices is deprecated: use Allocation.shadow_prices", DeprecationWarning, stacklevel=2)
         return self.shadow_prices
+
+    @property
+    def resource_prices(self) -> Floats:
+        """Marginal value of each resource at each type, (T, R): objective gained by one more GPU, core or GiB.
+
+        The first column is `shadow_prices`. Where two resources are scarce in the same proportion, only the sum of
+        their values is unique: one more of either alone may gain nothing.
+        """
+        return np.column_stack([self.shadow_prices, self.other_prices])
 
     @property
     def rate_steps_per_s(self) -> Floats:
@@ -117,6 +130,22 @@ class Allocation:
         frame = pd.DataFrame(self.job_share, index=list(self.problem.job_ids), columns=list(self.problem.gpu_types))
         frame.index.name = "job"
         frame["rate_steps_per_s"] = self.rate_steps_per_s
+        return frame
+
+    def by_size(self) -> pd.DataFrame:
+        """A frame with one row per job and size that it has a share of, alone: GPUs, plan, share of each type, rate."""
+        import pandas as pd
+
+        p = self.problem
+        alone = np.flatnonzero(p.member_count[p.member_configuration] == 1)
+        alone = alone[self.share[p.member_configuration[alone]].sum(axis=1) > 0]
+        alone = alone[np.argsort(p.member_job[alone], kind="stable")]
+        rows = p.member_configuration[alone]
+        frame = pd.DataFrame(self.share[rows], columns=list(p.gpu_types))
+        frame.index = pd.Index([p.job_ids[job] for job in p.member_job[alone].tolist()], name="job")
+        frame.insert(0, "gpus", p.gpus_occupied[rows])
+        frame.insert(1, "plan", [p.plan[row] if p.plan else "" for row in rows.tolist()])
+        frame["rate_steps_per_s"] = (p.member_rate_steps_per_s[alone] * self.share[rows]).sum(axis=1)
         return frame
 
     def to_json(self, policy: str) -> dict[str, Any]:

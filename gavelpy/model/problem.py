@@ -1,9 +1,9 @@
 """Allocation problems, the input of policies: jobs, GPU types, and the configurations that can run.
 
-Axes: J jobs, C configurations, M memberships (a job in a configuration), T GPU types, R resources. GPUs are the only
-resource: constraints, shadow prices and certificates cover nothing else, so other resources are refused.
-A configuration is a set of jobs that run together on GPUs of one type: one job alone, or two co-located jobs. Since
-configurations are data, policies have no packed or elastic variants.
+Axes: J jobs, C configurations, M memberships (a job in a configuration), T GPU types, R resources: GPUs, and others of
+the nodes with these GPUs, as CPU cores and memory.
+A configuration is a set of jobs that run together on GPUs of one type: one job alone on some number of GPUs, or two
+co-located jobs. Since configurations are data, policies have no packed or elastic variants.
 """
 
 from __future__ import annotations
@@ -12,39 +12,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gavelpy.errors import InvalidInput
-from gavelpy.model.arrays import VALUE_MAX, Bools, Floats, Ints, floats, index_of, ints, require, spread
+from gavelpy.model import configurations
+from gavelpy.model.arrays import Bools, Floats, Ints, floats, require, spread
+from gavelpy.model.configurations import THOUSANDTHS, Size
 from gavelpy.model.job import JobId
+from gavelpy.model.problem_arrays import GPUS, Entity, EntityPolicy, ProblemArrays
 
-THOUSANDTHS = 1000
-RESOURCES = 1  # GPUs; constraints on CPUs or memory do not exist yet
-SMALLEST = np.nextafter(0.0, 1.0)  # the least number above zero
-
-
-class EntityPolicy(StrEnum):
-    """How an entity divides its share among its members (jobs and entities)."""
-
-    FAIRNESS = "fairness"
-    FIFO = "fifo"
-
-
-@dataclass(frozen=True)
-class Entity:
-    """A team that shares the cluster with others; with a parent it shares the parent's part with the other members."""
-
-    id: str
-    weight: float = 1.0
-    policy: EntityPolicy = EntityPolicy.FAIRNESS
-    parent: str = ""  # id of another entity; "" = none
-
-    def __post_init__(self) -> None:
-        if not (np.isfinite(self.weight) and self.weight > 0):
-            raise InvalidInput(f"weight of entity {self.id!r} must be finite and > 0, got {self.weight!r}")
+__all__ = ["GPUS", "THOUSANDTHS", "AllocationProblem", "BlindView", "Entity", "EntityPolicy", "Size"]
 
 
 class BlindView(StrEnum):
@@ -56,91 +37,8 @@ class BlindView(StrEnum):
 
 
 @dataclass(frozen=True, eq=False)
-class AllocationProblem:
+class AllocationProblem(ProblemArrays):
     """The jobs that compete for GPUs now, in order of arrival. Build one with `of`."""
-
-    job_ids: tuple[JobId, ...]  # J labels
-    gpu_types: tuple[str, ...]  # T labels
-    capacity: Ints  # (T, R) in thousandths; R = 1, the GPUs
-    demand: Ints  # (C, R) occupied while it runs, in thousandths
-    member_configuration: Ints  # (M,) non-decreasing
-    member_job: Ints  # (M,)
-    member_rate_steps_per_s: Floats  # (M, T) 0 = cannot run there
-    gpus_asked: Floats  # (J,)
-    weight: Floats  # (J,) > 0
-    steps_remaining: Floats  # (J,) > 0
-    steps_total: Floats  # (J,) > 0
-    age_s: Floats  # (J,) since submission
-    isolated_s: Floats  # (J,) time that the steps done so far would have taken on an isolated share
-    deadline_s: Floats  # (J,) from now; infinite = none; <= 0 = missed
-    attained_gpu_s: Floats  # (J,) GPU time received
-    price_usd_per_gpu_h: Floats  # (T,)
-    entity: Ints  # (J,) row in entities, -1 = none
-    gpu_type_held: Ints  # (J,) column of gpu_types the job runs on now, -1 = none
-    entities: tuple[Entity, ...] = ()
-    memory: bytes = b""  # `Allocation.memory` of the policy's last answer; empty at first, and with parts or classes
-
-    def __post_init__(self) -> None:
-        J, T, C, M = len(self.job_ids), len(self.gpu_types), len(self.demand), len(self.member_job)
-        resources = np.shape(self.capacity)[1:]
-        if resources != (RESOURCES,):
-            raise InvalidInput(
-                f"capacity must have shape ({T}, {RESOURCES}), as GPUs are the only resource that is enforced, "
-                f"got shape {np.shape(self.capacity)}"
-            )
-        shapes: dict[str, tuple[int, ...]] = {
-            "capacity": (T, *resources),
-            "demand": (C, *resources),
-            "member_configuration": (M,),
-            "member_job": (M,),
-            "entity": (J,),
-            "gpu_type_held": (J,),
-        }
-        for name, shape in shapes.items():
-            object.__setattr__(self, name, ints(name, getattr(self, name), shape))
-        per_job = (
-            "gpus_asked",
-            "weight",
-            "steps_remaining",
-            "steps_total",
-            "age_s",
-            "isolated_s",
-            "deadline_s",
-            "attained_gpu_s",
-        )
-        shapes = {"member_rate_steps_per_s": (M, T), "price_usd_per_gpu_h": (T,)} | dict.fromkeys(per_job, (J,))
-        for name, shape in shapes.items():
-            object.__setattr__(self, name, floats(name, getattr(self, name), shape))
-        self._check_values()
-
-    def _check_values(self) -> None:
-        for name in ("job_ids", "gpu_types"):
-            labels = getattr(self, name)
-            if len(set(labels)) < len(labels):
-                index_of(labels, name)  # raises and names the duplicate
-        assert len(self.entity_parent) == len(self.entities)  # raises for an unknown parent
-        J, T = len(self.job_ids), len(self.gpu_types)
-        self._require_all(("capacity", "demand"), 0, np.inf, ">= 0")
-        positive = ("gpus_asked", "weight", "steps_remaining", "steps_total")
-        self._require_all(positive, SMALLEST, VALUE_MAX, f"> 0 and at most {VALUE_MAX:g}")
-        self._require_all(("member_rate_steps_per_s",), 0, VALUE_MAX, f"in [0, {VALUE_MAX:g}]")
-        times = ("price_usd_per_gpu_h", "age_s", "isolated_s", "attained_gpu_s")
-        self._require_all(times, 0, np.finfo(np.float64).max, "finite and >= 0")
-        self._require_all(("deadline_s",), -np.inf, np.inf, "a number, or infinite for none")
-        self._require_all(("member_job",), 0, J - 1, f"in [0, {J})")
-        self._require_all(("entity",), -1, len(self.entities) - 1, f"in [-1, {len(self.entities)})")
-        self._require_all(("gpu_type_held",), -1, T - 1, f"in [-1, {T})")
-        rows = np.concatenate([[-1], self.member_configuration, [len(self.demand)]])
-        steps = np.diff(rows)  # 0 within a configuration, 1 to the next
-        if steps.min() < 0 or steps.max() > 1 or steps[-1] != 1:
-            raise InvalidInput("member_configuration must be sorted and name each configuration, got gaps or disorder")
-
-    def _require_all(self, names: tuple[str, ...], low: float, high: float, allowed: str) -> None:
-        """Raises InvalidInput unless all values of these fields are in [low, high]; NaN is not."""
-        for name in names:
-            values = getattr(self, name)
-            if values.size and not (values.min() >= low and values.max() <= high):  # a NaN makes both false
-                require(name, values, (values >= low) & (values <= high), allowed)
 
     @classmethod
     def of(
@@ -163,12 +61,21 @@ class AllocationProblem:
         entities: Sequence[Entity] = (),
         gpu_type_held: npt.ArrayLike = -1,
         memory: bytes = b"",
+        resources: Mapping[str, npt.ArrayLike] = MappingProxyType({}),  # (T,) by name, of the nodes of each type
+        demand: Mapping[str, npt.ArrayLike] = MappingProxyType({}),  # (J,) or one number, by name
     ) -> AllocationProblem:
         """A problem without co-location: each job runs alone.
 
         >>> p = AllocationProblem.of(["a", "b"], ["v100", "k80"], [1, 1], [[4.0, 1.0], [3.0, 2.0]])
         >>> p.configuration_count
         2
+
+        `resources` are those that limit jobs next to GPUs, in all nodes of a type; `demand` is what each job occupies
+        of them while it runs. Two jobs that need 16 CPU cores of 24:
+
+        >>> p = AllocationProblem.of("ab", ["v100"], [2], [[4.0], [4.0]], resources={"cpu": 24}, demand={"cpu": 16})
+        >>> p.resources, p.capacity.tolist()
+        (('gpu', 'cpu'), [[2000, 24000]])
         """
         J, T = len(job_ids), len(gpu_types)
 
@@ -186,11 +93,13 @@ class AllocationProblem:
             "entity": entity,
             "gpu_type_held": gpu_type_held,
         }
+        columns: dict[str, Any] = {name: spread(name, values, (J,)) for name, values in per_job.items()}
         return cls(
             job_ids=tuple(JobId(i) for i in job_ids),
             gpu_types=tuple(gpu_types),
-            capacity=np.rint(counts.reshape(T, 1) * THOUSANDTHS),
-            demand=np.rint(gpus_asked.reshape(J, 1) * THOUSANDTHS),
+            capacity=_thousandths(counts, {f"resources[{r!r}]": a for r, a in resources.items()}),
+            demand=_thousandths(gpus_asked, _demanded(resources, demand)),
+            resources=(GPUS, *resources),
             member_configuration=np.arange(J),
             member_job=np.arange(J),
             member_rate_steps_per_s=floats("rates_steps_per_s", rates_steps_per_s, (J, T)),
@@ -198,7 +107,7 @@ class AllocationProblem:
             price_usd_per_gpu_h=spread("price_usd_per_gpu_h", price_usd_per_gpu_h, (T,)),
             entities=tuple(entities),
             memory=memory,
-            **{name: spread(name, values, (J,)) for name, values in per_job.items()},
+            **columns,
         )
 
     @classmethod
@@ -237,6 +146,36 @@ class AllocationProblem:
         return self.demand[:, 0] / THOUSANDTHS
 
     @cached_property
+    def row_capacity(self) -> Floats:
+        """Amount of each resource at each type, (R T,): the GPUs of all types first. Rows of prices are in this order.
+
+        With GPUs only, these are `gpu_counts`.
+        """
+        return self.gpu_counts if len(self.resources) == 1 else self.capacity.T.ravel() / THOUSANDTHS
+
+    @cached_property
+    def occupied(self) -> Floats:
+        """Amount of each resource that a configuration holds while it runs, (C, R)."""
+        return self.demand / THOUSANDTHS
+
+    def used(self, share: Floats) -> Floats:
+        """Amount of each resource that shares (C, T) use at each type on average, (R T,), as `row_capacity`."""
+        if len(self.resources) == 1:
+            return np.asarray(self.gpus_occupied @ share)
+        return np.asarray(self.occupied.T @ share).ravel()
+
+    def cost(self, price: Floats) -> Floats:
+        """Cost of each configuration on each type at prices (R T,), (C, T)."""
+        if len(self.resources) == 1:
+            return self.gpus_occupied[:, None] * price
+        return np.asarray(self.occupied @ price.reshape(len(self.resources), -1))
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether each job has one configuration, alone, and GPUs are the only resource."""
+        return len(self.resources) == 1 and self.runs_alone
+
+    @cached_property
     def runs_alone(self) -> bool:
         """Whether configuration c is exactly job c alone, for every c (no packing, no elasticity)."""
         jobs = np.arange(self.job_count)
@@ -260,17 +199,47 @@ class AllocationProblem:
         return rates
 
     @cached_property
-    def fits(self) -> Bools:
-        """Whether each configuration may have a share of each type, (C, T): the type has GPUs, and some member runs.
+    def rate_as_requested_steps_per_s(self) -> Floats:
+        """Rate of each job alone on each type, (J, T), on the GPUs it requested; without that size, in its best one.
 
-        As in the papers, this includes gangs larger than the type: only g x <= W must hold (see with_whole_gangs).
+        So a job with several sizes is compared with what it would get without the others.
+        """
+        if self.runs_alone:
+            return self.member_rate_steps_per_s
+        rates = np.zeros((self.job_count, len(self.gpu_types)))
+        asked = np.rint(self.gpus_asked * THOUSANDTHS).astype(np.int64)[self.member_job]
+        as_asked = self.demand[self.member_configuration, 0] == asked
+        alone = (self.member_count[self.member_configuration] == 1) & as_asked
+        np.maximum.at(rates, self.member_job[alone], self.member_rate_steps_per_s[alone])
+        has_it = (rates > 0).any(axis=1, keepdims=True)
+        return np.where(has_it, rates, self.rate_alone_steps_per_s)
+
+    @cached_property
+    def has_sizes(self) -> bool:
+        """Whether some job can run alone in several configurations, or not on the GPUs it requested."""
+        if self.runs_alone and np.array_equal(self.gpus_occupied, self.gpus_asked):
+            return False
+        alone = self.member_count[self.member_configuration] == 1
+        jobs, of = self.member_job[alone], self.member_configuration[alone]
+        several = np.bincount(jobs, minlength=1).max() > 1
+        return bool(several or (np.abs(self.gpus_occupied[of] - self.gpus_asked[jobs]) > 0.5 / THOUSANDTHS).any())
+
+    @cached_property
+    def fits(self) -> Bools:
+        """Whether each configuration may have a share of each type, (C, T).
+
+        Then some member runs there, and the type has some of each resource that it needs. As in the papers, this
+        includes gangs larger than the type: only g x <= W must hold (see with_whole_gangs).
         """
         runs = self.member_rate_steps_per_s > 0
         if not self.runs_alone:
             runs_of_members = runs
             runs = np.zeros((self.configuration_count, len(self.gpu_types)), dtype=np.bool_)
             np.logical_or.at(runs, self.member_configuration, runs_of_members)
-        return runs & (self.capacity > 0).all(axis=1)
+        runs = runs & (self.capacity[:, 0] > 0)
+        for r in range(1, len(self.resources)):
+            runs &= (self.capacity[:, r] > 0) | (self.demand[:, r] == 0)[:, None]
+        return runs
 
     @cached_property
     def can_run(self) -> Bools:
@@ -296,24 +265,6 @@ class AllocationProblem:
         runs = (self.fits & self.is_whole)[self.member_configuration] & (self.member_rate_steps_per_s > 0)
         np.logical_or.at(deliverable, self.member_job[alone], runs[alone].any(axis=1))
         return self.can_run & ~deliverable
-
-    @cached_property
-    def entity_parent(self) -> Ints:
-        """Row of each entity's parent in entities, -1 = none."""
-        row = index_of((entity.id for entity in self.entities), "ids of entities")
-        for entity in self.entities:
-            if entity.parent and entity.parent not in row:
-                raise InvalidInput(
-                    f"parent of entity {entity.id!r} must be one of {', '.join(row)}, got {entity.parent!r}"
-                )
-        parent = np.array([row.get(entity.parent, -1) for entity in self.entities], dtype=np.int64)
-        above = parent
-        for _ in self.entities:
-            above = np.where(above >= 0, parent[above], -1)
-        if (above >= 0).any():
-            around = self.entities[int(np.argmax(above >= 0))]
-            raise InvalidInput(f"parent of entity {around.id!r} must not lead back to itself, got {around.parent!r}")
-        return parent
 
     def configuration_members(self) -> list[tuple[int, ...]]:
         """Job rows of each configuration, C tuples."""
@@ -344,31 +295,23 @@ class AllocationProblem:
         """This problem plus one configuration for each pair of jobs that may be co-located.
 
         `pairs` are rows (first, second) of jobs with the same number of GPUs; `rates_steps_per_s` is (P, 2, T): steps/s
-        of the first and the second on each type while they share GPUs.
+        of the first and the second on each type while they share GPUs. Other resources are not shared: a pair needs
+        those of both.
         """
-        rates = floats("rates_steps_per_s of pairs", rates_steps_per_s, (len(pairs), 2, len(self.gpu_types)))
-        for first, second in pairs:
-            if not (0 <= first < self.job_count and 0 <= second < self.job_count):
-                raise InvalidInput(f"pairs must name rows in [0, {self.job_count}), got {(first, second)}")
-            if first == second or self.gpus_asked[first] != self.gpus_asked[second]:
-                raise InvalidInput(
-                    "pairs must be of two jobs with the same number of GPUs, got "
-                    f"{self.job_ids[first]!r} ({self.gpus_asked[first]:g}) and "
-                    f"{self.job_ids[second]!r} ({self.gpus_asked[second]:g})"
-                )
-        rows = np.array(pairs, dtype=np.int64).reshape(len(pairs), 2)
-        C = self.configuration_count
-        gpus = np.rint(self.gpus_asked[rows[:, 0]] * THOUSANDTHS).astype(np.int64)
-        demand = np.repeat(gpus[:, None], self.demand.shape[1], axis=1)
-        return replace(
-            self,
-            demand=np.concatenate([self.demand, demand]),
-            member_configuration=np.concatenate(
-                [self.member_configuration, np.repeat(np.arange(C, C + len(pairs)), 2)]
-            ),
-            member_job=np.concatenate([self.member_job, rows.ravel()]),
-            member_rate_steps_per_s=np.concatenate([self.member_rate_steps_per_s, rates.reshape(-1, rates.shape[2])]),
-        )
+        return configurations.with_pairs(self, pairs, rates_steps_per_s)
+
+    def with_sizes(self, sizes: Mapping[str, Sequence[Size]]) -> AllocationProblem:
+        """This problem plus one configuration for each other number of GPUs on which a job can run, by job id.
+
+        The requested number is `gpus_asked`: fairness compares its rate with that on so many. Other resources are in
+        proportion to the GPUs, unless the size has its own.
+
+        >>> p = AllocationProblem.of(["a", "b"], ["v100"], [4], [[4.0], [4.0]])
+        >>> p = p.with_sizes({"a": [Size(2, efficiency=0.9), Size(4, {"v100": 13.0}, plan="tp4")]})
+        >>> p.demand[:, 0].tolist(), p.rate_alone_steps_per_s.tolist()
+        ([1000, 1000, 2000, 4000], [[13.0], [4.0]])
+        """
+        return configurations.with_sizes(self, sizes)
 
     def with_whole_gangs(self) -> AllocationProblem:
         """The problem in which a gang has rate zero on types with fewer GPUs than it needs.
@@ -386,4 +329,25 @@ class AllocationProblem:
                 known = ", ".join(self.gpu_types)
                 raise InvalidInput(f"gpu_counts must give {known} a number >= 0, got {gpu_type!r}: {count!r}")
         counts = [gpu_counts.get(t, n) for t, n in zip(self.gpu_types, self.gpu_counts.tolist(), strict=True)]
-        return replace(self, capacity=np.rint(np.array(counts).reshape(-1, 1) * THOUSANDTHS))
+        others = self.capacity[:, 1:]
+        return replace(
+            self, capacity=np.column_stack([np.rint(np.array(counts) * THOUSANDTHS).astype(np.int64), others])
+        )
+
+
+def _thousandths(first: Floats, others: Mapping[str, npt.ArrayLike]) -> Ints:
+    """Amounts of all resources in thousandths, (N, R), from those of the first, (N,), and of the others by name."""
+    columns = [first]
+    for name, amounts in others.items():
+        columns.append(floats(name, spread(name, amounts, first.shape), first.shape))
+        require(name, columns[-1], np.isfinite(columns[-1]) & (columns[-1] >= 0), "finite and >= 0")
+    return np.rint(np.column_stack(columns) * THOUSANDTHS).astype(np.int64)
+
+
+def _demanded(resources: Mapping[str, npt.ArrayLike], demand: Mapping[str, npt.ArrayLike]) -> dict[str, npt.ArrayLike]:
+    """Demand of every resource by its name in messages; 0 where none is given."""
+    unknown = next((name for name in demand if name not in resources), None)
+    if unknown is not None:
+        known = ", ".join(resources) or "no resource is given"
+        raise InvalidInput(f"demand must be of resources ({known}), got {unknown!r}")
+    return {f"demand[{name!r}]": demand.get(name, 0.0) for name in resources}

@@ -11,7 +11,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import ProblemInput, ruled
+from gavelpy.policies.base import ProblemInput, refuse_unused, ruled
 from gavelpy.policies.isolated import fastest_alone
 from gavelpy.solve.assignment import least_completion_time
 from gavelpy.solve.solver import Solver
@@ -67,6 +67,7 @@ class AlloX:
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:  # noqa: ARG002 the protocol's
         """Shares of 0 and 1."""
+        refuse_unused(self, problem)
         ways = _Ways(problem)
         share: Floats = np.zeros(problem.fits.shape)
         left = ways.keep_held(share)

@@ -90,7 +90,8 @@ class Guarantee(StrEnum):
 class ProblemInput(StrEnum):
     """An input of a problem that some policies use and others do not; all use rates, GPUs and the order of arrival.
 
-    The contract's check `unused_inputs` changes each input that a policy does not declare.
+    The contract's check `unused_inputs` changes each input that a policy does not declare. Sizes (several numbers of
+    GPUs of one job) and other resources than GPUs must be refused instead: `refuse_unused`.
     """
 
     WEIGHT = "weight"
@@ -98,6 +99,8 @@ class ProblemInput(StrEnum):
     DEADLINE = "deadline_s"
     PRICE = "price_usd_per_gpu_h"
     PAIRS = "pairs"
+    SIZES = "sizes"
+    RESOURCES = "resources"
     STEPS_REMAINING = "steps_remaining"
     STEPS_TOTAL = "steps_total"
     AGE = "age_s"
@@ -123,6 +126,10 @@ class ProblemInput(StrEnum):
                 return bool((problem.price_usd_per_gpu_h != 0).any())
             case ProblemInput.PAIRS:
                 return bool((problem.member_count > 1).any())
+            case ProblemInput.SIZES:
+                return problem.has_sizes
+            case ProblemInput.RESOURCES:
+                return len(problem.resources) > 1
             case ProblemInput.STEPS_REMAINING | ProblemInput.STEPS_TOTAL:
                 return bool((getattr(problem, self) != 1).any())
             case ProblemInput.GPU_TYPE_HELD:
@@ -137,6 +144,8 @@ _IN_WORDS = {
     ProblemInput.DEADLINE: "deadlines",
     ProblemInput.PRICE: "prices",
     ProblemInput.PAIRS: "pairs",
+    ProblemInput.SIZES: "sizes",
+    ProblemInput.RESOURCES: "other resources",
     ProblemInput.STEPS_REMAINING: "steps remaining",
     ProblemInput.STEPS_TOTAL: "total steps",
     ProblemInput.AGE: "ages",
@@ -147,7 +156,10 @@ _IN_WORDS = {
 # What users request. The others are the state of jobs, which a scheduler always has.
 REQUESTS = (
     ProblemInput.WEIGHT, ProblemInput.ENTITY, ProblemInput.DEADLINE, ProblemInput.PRICE, ProblemInput.PAIRS,
+    ProblemInput.SIZES, ProblemInput.RESOURCES,
 )  # fmt: skip
+# A policy that does not count these refuses a problem that has them: its shares would be wrong, not only worse.
+COUNTED = (ProblemInput.SIZES, ProblemInput.RESOURCES)
 
 
 def uses_of(policy: Policy) -> frozenset[ProblemInput] | None:
@@ -162,6 +174,17 @@ def not_used(policy: Policy, problem: AllocationProblem) -> list[ProblemInput]:
     if uses is None:
         return []
     return [each for each in REQUESTS if each not in uses and each.is_given(problem)]
+
+
+def refuse_unused(policy: Policy, problem: AllocationProblem) -> None:
+    """Raises InvalidInput if the problem has sizes or further resources and the policy does not use them."""
+    if problem.is_plain and not problem.has_sizes:
+        return
+    uses = uses_of(policy) or frozenset()
+    for each in COUNTED:
+        if each not in uses and each.is_given(problem):
+            of = f": {', '.join(problem.resources[1:])}" if each is ProblemInput.RESOURCES else ""
+            raise InvalidInput(f"policy {policy.name!r} does not use {each.in_words}, got a problem with them{of}")
 
 
 def goal_of(policy: Policy | type[Policy]) -> Goal:
@@ -200,20 +223,20 @@ def planned_over_rounds(policy: Policy, round_s: float, turn_s: float, move_lag_
 def equal_share_rate(problem: AllocationProblem) -> Floats:
     """Rate of each job alone, its time split over the types like the GPUs, (J,): Σ_t rate_t W_t / Σ_t W_t.
 
-    1 instead of 0, so that it can be a divisor. Gavel (OSDI '20), section 4.1, calls it X_equal; it does not depend on
-    other jobs.
+    On the GPUs that it requested, also if it can run on other numbers of them. 1 instead of 0, so that it can be a
+    divisor. Gavel (OSDI '20), section 4.1, calls it X_equal; it does not depend on other jobs.
     """
     total = problem.gpu_counts.sum()
-    rates: Floats = problem.rate_alone_steps_per_s @ problem.gpu_counts / (total if total > 0 else 1.0)
+    rates: Floats = problem.rate_as_requested_steps_per_s @ problem.gpu_counts / (total if total > 0 else 1.0)
     return np.where(rates > 0, rates, 1.0)
 
 
 def ruled(problem: AllocationProblem, share: Floats, objective: float) -> Allocation:
     """The allocation of a heuristic: its certificate proves feasibility only."""
-    used, gpus = problem.gpus_occupied @ share, problem.gpu_counts
+    used, amount = problem.used(share), problem.row_capacity
     time = np.zeros(problem.job_count)
     np.add.at(time, problem.member_job, share.sum(axis=1)[problem.member_configuration])
-    over = ((used - gpus) / np.where(gpus > 0, gpus, 1.0)).max(initial=0.0)
+    over = ((used - amount) / np.where(amount > 0, amount, 1.0)).max(initial=0.0)
     violation = max(0.0, float(over), float((time - 1.0).max(initial=0.0)))
     certificate = Certificate(objective, objective, gap=0.0, violation=violation, path="rule", solve_s=0.0)
     return Allocation(problem, share, np.full(len(problem.gpu_types), np.nan), certificate)

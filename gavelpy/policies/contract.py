@@ -14,15 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import wraps
 from typing import Any
 
 import numpy as np
 
+from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Ints
 from gavelpy.model.job import JobId
-from gavelpy.model.problem import AllocationProblem, BlindView, Entity
-from gavelpy.policies.base import Policy, ProblemInput, uses_of, varies_with_time
+from gavelpy.model.problem import AllocationProblem, BlindView, Entity, Size
+from gavelpy.policies.base import COUNTED, Policy, ProblemInput, uses_of, varies_with_time
 from gavelpy.solve.solver import Solver
 
 FEASIBLE = 1e-9
@@ -46,12 +48,14 @@ def check_feasible(policy: Policy, problem: AllocationProblem) -> None:
     """Shares are in 0..1, within time budgets and capacities, and zero on types where a job cannot run."""
     allocation = policy.allocate(problem)
     share, time = allocation.share, allocation.job_share.sum(axis=1)
-    used = problem.gpus_occupied @ share
+    used = np.einsum("cr,ct->tr", problem.demand, share)
 
     assert np.isfinite(share).all(), "shares must be finite"
     assert (share >= 0).all(), f"shares must be >= 0, least is {share.min()}"
     assert (time <= 1 + FEASIBLE).all(), f"a job's shares must sum to at most 1, most is {time.max()}"
-    assert (used <= problem.gpu_counts * (1 + FEASIBLE)).all(), f"GPUs used {used} of {problem.gpu_counts}"
+    assert (used <= problem.capacity * (1 + FEASIBLE)).all(), (
+        f"thousandths of {', '.join(problem.resources)} used by type {used.tolist()} of {problem.capacity.tolist()}"
+    )
     assert (share[:, problem.gpu_counts == 0] == 0).all(), "a type without GPUs must not be shared"
     if _optimises(allocation):
         assert (share[~problem.fits] == 0).all(), "an optimum must give no share where nothing runs"
@@ -165,15 +169,34 @@ def check_time(policy: Policy, problem: AllocationProblem) -> None:
 
 
 def check_unused_inputs(policy: Policy, problem: AllocationProblem) -> None:
-    """An input that the policy does not declare to use changes nothing."""
+    """An input that the policy does not declare to use changes nothing; sizes and further resources are refused."""
     uses = uses_of(policy)
     if uses is None:
         return
+    for given in COUNTED:
+        if given not in uses and problem.job_count:
+            _check_refusal(policy, with_other(problem, given), given)
     shares = policy.allocate(problem).share.tobytes()
     for given in ProblemInput:
-        if given not in uses and given is not ProblemInput.PAIRS:
+        if given not in uses and given not in (ProblemInput.PAIRS, *COUNTED):
             other = with_other(problem, given)
             assert policy.allocate(other).share.tobytes() == shares, f"shares depend on {given.in_words}: declare it"
+
+
+def _check_refusal(policy: Policy, problem: AllocationProblem, given: ProblemInput) -> None:
+    refusal = _refusal(policy, problem)
+
+    assert refusal, f"{given.in_words} are ignored: use them and declare it, or call refuse_unused"
+    assert given.in_words in refusal, f"the refusal must name {given.in_words}, got: {refusal}"
+
+
+def _refusal(policy: Policy, problem: AllocationProblem) -> str:
+    """The message with which the policy refuses the problem; "" = it does not."""
+    try:
+        policy.allocate(problem)
+    except InvalidInput as error:
+        return str(error)
+    return ""
 
 
 def with_other(problem: AllocationProblem, given: ProblemInput, seed: int = 0) -> AllocationProblem:
@@ -188,6 +211,17 @@ def with_other(problem: AllocationProblem, given: ProblemInput, seed: int = 0) -
             changed[given] = rng.integers(-1, T, J)
         case ProblemInput.PRICE:
             changed[given] = rng.uniform(0.5, 4.0, T)
+        case ProblemInput.RESOURCES:
+            amount, need = rng.integers(2_000, 9_000, (T, 1)), rng.integers(1_000, 4_000, problem.configuration_count)
+            changed = {
+                "resources": (*problem.resources, "cpu"),
+                "capacity": np.hstack([problem.capacity, amount]),
+                "demand": np.column_stack([problem.demand, need]),
+            }
+        case ProblemInput.SIZES:
+            efficiency = float(rng.uniform(0.6, 1.0))
+            asked = zip(problem.job_ids, problem.gpus_asked.tolist(), strict=True)
+            return problem.with_sizes({job: [Size(2 * gpus, efficiency=efficiency)] for job, gpus in asked})
         case ProblemInput.DEADLINE:
             changed[given] = scales * problem.steps_remaining
         case ProblemInput.AGE | ProblemInput.ISOLATED | ProblemInput.ATTAINED:
@@ -197,8 +231,21 @@ def with_other(problem: AllocationProblem, given: ProblemInput, seed: int = 0) -
     return replace(problem, **changed)
 
 
+def _unless_refused(check: Check) -> Check:
+    """The check on problems that the policy does not refuse; `unused_inputs` checks its refusals."""
+
+    @wraps(check)
+    def checked(policy: Policy, problem: AllocationProblem) -> None:
+        uses = uses_of(policy) or frozenset()
+        unused = [each for each in COUNTED if each not in uses and each.is_given(problem)]
+        if not unused or not any(each.in_words in _refusal(policy, problem) for each in unused):
+            check(policy, problem)
+
+    return checked
+
+
 CHECKS: Mapping[str, Check] = {
-    check.__name__.removeprefix("check_"): check
+    check.__name__.removeprefix("check_"): _unless_refused(check)
     for check in (
         check_feasible,
         check_certificate,
@@ -224,6 +271,8 @@ def problems(seed: int) -> Mapping[str, AllocationProblem]:
         "crowded": _random(rng, jobs=60, types=3),
         "idle cluster": replace(_random(rng, jobs=3, types=2), capacity=np.full((2, 1), 50_000)),
         "pairs": _with_pairs(rng, _random(rng, jobs=6, types=3)),
+        "two resources": _with_cpus(rng, _random(rng, jobs=9, types=3)),
+        "sizes": _with_sizes(rng, _random(rng, jobs=9, types=3)),
         "zero rates": _random(rng, jobs=12, types=3, zeros=0.5),
         "oversized gang": AllocationProblem.of("abc", ["v", "k"], [2, 3], rng.uniform(1, 9, (3, 2)), gpus=[1, 3, 8]),
         "all oversized": AllocationProblem.of("ab", ["v"], [2], [[1.0], [2.0]], gpus=[4, 8]),
@@ -259,6 +308,25 @@ def _with_pairs(rng: np.random.Generator, problem: AllocationProblem) -> Allocat
     pairs = [(i, k) for i in jobs for k in jobs if i < k and gpus[i] == gpus[k]]
     rates = problem.member_rate_steps_per_s[np.array(pairs, dtype=np.int64).reshape(-1, 2)]
     return problem.with_pairs(pairs, rates * rng.uniform(0.3, 0.9, rates.shape))
+
+
+def _with_cpus(rng: np.random.Generator, problem: AllocationProblem) -> AllocationProblem:
+    """CPU cores limit some jobs and GPUs others; the first type has cores for few."""
+    J, T = problem.job_count, len(problem.gpu_types)
+    cores = np.append(3_000, rng.integers(8_000, 40_000, T - 1))
+    return replace(
+        problem,
+        resources=(*problem.resources, "cpu"),
+        capacity=np.column_stack([problem.capacity, cores]),
+        demand=np.column_stack([problem.demand, rng.choice([0, 1_000, 2_000, 8_000], J)]),
+    )
+
+
+def _with_sizes(rng: np.random.Generator, problem: AllocationProblem) -> AllocationProblem:
+    """Most jobs can run on 2 and 4 times the GPUs that they requested, with less and less gain."""
+    given = zip(problem.job_ids, problem.gpus_asked.tolist(), strict=True)
+    sizes = {job: [Size(2 * gpus, efficiency=0.9), Size(4 * gpus, efficiency=0.7)] for job, gpus in given}
+    return problem.with_sizes({job: listed for job, listed in sizes.items() if rng.random() < 0.8})
 
 
 def _with_jobs_in(problem: AllocationProblem, order: Ints) -> AllocationProblem:

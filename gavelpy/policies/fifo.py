@@ -9,7 +9,7 @@ import numpy as np
 
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import Guarantee, ProblemInput, ruled
+from gavelpy.policies.base import COUNTED, Guarantee, ProblemInput, ruled
 from gavelpy.policies.queue import PACKING_THRESHOLD, check_packing_threshold, whole_shares
 from gavelpy.solve.solver import Solver
 
@@ -42,7 +42,7 @@ class Fifo:
     )
     fills_leftover: ClassVar[bool] = False
     time_varying: ClassVar[bool] = False
-    uses: ClassVar[frozenset[ProblemInput]] = frozenset({ProblemInput.PAIRS})
+    uses: ClassVar[frozenset[ProblemInput]] = frozenset({ProblemInput.PAIRS, *COUNTED})
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({Guarantee.STRATEGY_PROOF})
 
     def __post_init__(self) -> None:

@@ -11,7 +11,8 @@ from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Floats
 from gavelpy.model.explanation import Goal, Transform
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import Guarantee, ProblemInput, flag
+from gavelpy.policies.base import COUNTED, Guarantee, ProblemInput, flag
+from gavelpy.policies.isolated import lone_configurations
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MinMaxFinishTime
 from gavelpy.solve.solver import Solver
@@ -49,7 +50,7 @@ class FinishTimeFairness:
     fills_leftover: ClassVar[bool] = True
     time_varying: ClassVar[bool] = True
     uses: ClassVar[frozenset[ProblemInput]] = frozenset(
-        {ProblemInput.STEPS_REMAINING, ProblemInput.AGE, ProblemInput.ISOLATED, ProblemInput.PAIRS}
+        {ProblemInput.STEPS_REMAINING, ProblemInput.AGE, ProblemInput.ISOLATED, ProblemInput.PAIRS, *COUNTED}
     )
     relative_to_cluster: ClassVar[bool] = True  # with twice the GPUs the part for comparison doubles, too
     optimises: ClassVar[Goal] = Goal("the worst job's finish-time ratio", Transform.RECIPROCAL, "lower")
@@ -79,6 +80,19 @@ def isolated_s(problem: AllocationProblem, *, weighted: bool = False) -> Floats:
 def _rate_on_part(problem: AllocationProblem, part: Floats) -> Floats:
     """Rate of each job alone on a part (J,) of the GPUs of every type, at most all the time, (J,). As in `isolated`."""
     share = part[:, None] * problem.gpu_counts / problem.gpus_asked[:, None]
+    if len(problem.resources) > 1:
+        room = _room_of_others(problem)
+        share = np.minimum(share, np.multiply(part[:, None], room, where=np.isfinite(room), out=share.copy()))
     share /= np.maximum(share.sum(axis=1, keepdims=True), 1.0)
-    rates: Floats = (problem.rate_alone_steps_per_s * share).sum(axis=1)
+    rates: Floats = (problem.rate_as_requested_steps_per_s * share).sum(axis=1)
     return rates
+
+
+def _room_of_others(problem: AllocationProblem) -> Floats:
+    """Share of each type that all of its other resources would allow each job as requested, (J, T)."""
+    lone = lone_configurations(problem)
+    need = np.zeros((problem.job_count, 1, len(problem.resources) - 1))
+    need[problem.can_run, 0] = problem.occupied[lone, 1:]
+    amount = problem.row_capacity.reshape(len(problem.resources), -1)[1:].T
+    room: Floats = np.divide(amount, need, where=need > 0, out=np.full((len(need), *amount.shape), np.inf)).min(axis=2)
+    return room

@@ -12,7 +12,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Bools, Ints
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import ProblemInput, ruled
+from gavelpy.policies.base import ProblemInput, refuse_unused, ruled
 from gavelpy.policies.isolated import equal_parts, lone_configurations
 from gavelpy.solve.solver import Solver
 
@@ -63,6 +63,7 @@ class Gandiva:
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:  # noqa: ARG002 the protocol's
         """Equal parts of the cluster for all groups."""
+        refuse_unused(self, problem)
         groups = lone_configurations(problem)
         if problem.gpus_occupied[groups].sum() > problem.gpu_counts.sum():
             groups = _paired(problem, groups, _drawn(problem, _gaining_pairs(problem), self.seed))

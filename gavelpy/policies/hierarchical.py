@@ -12,7 +12,7 @@ from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.explanation import Goal
 from gavelpy.model.problem import AllocationProblem, EntityPolicy
-from gavelpy.policies.base import Guarantee, ProblemInput, equal_share_rate
+from gavelpy.policies.base import COUNTED, Guarantee, ProblemInput, equal_share_rate
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import ProgressiveFilling
 from gavelpy.solve.solver import Solver
@@ -48,7 +48,9 @@ class Hierarchical:
     )
     fills_leftover: ClassVar[bool] = True
     time_varying: ClassVar[bool] = False
-    uses: ClassVar[frozenset[ProblemInput]] = frozenset({ProblemInput.WEIGHT, ProblemInput.ENTITY, ProblemInput.PAIRS})
+    uses: ClassVar[frozenset[ProblemInput]] = frozenset(
+        {ProblemInput.WEIGHT, ProblemInput.ENTITY, ProblemInput.PAIRS, *COUNTED}
+    )
     optimises: ClassVar[Goal] = Goal("the lowest water level")
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({Guarantee.PARETO_EFFICIENT})
 

@@ -10,7 +10,7 @@ import numpy as np
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import Guarantee, ProblemInput, ruled
+from gavelpy.policies.base import Guarantee, ProblemInput, refuse_unused, ruled
 from gavelpy.solve.solver import Solver
 
 
@@ -23,8 +23,9 @@ class Isolated:
     g_j    GPUs of job j
 
     The original Gavel's formula. A job's part of a type on which it cannot run stays idle. Jobs that cannot run at all
-    have no part and do not count in n (the original counts them). The certificate's objective is the GPUs in use. Only
-    the first configuration of each job alone counts; configurations of several jobs are not used.
+    have no part and do not count in n (the original counts them). The certificate's objective is the GPUs in use. Of
+    each further resource, every job has an n-th, too: x_jt is at most that over its demand. Configurations of several
+    jobs are not used, and jobs with several sizes are refused.
 
     >>> p = AllocationProblem.of(["a", "b"], ["v100", "k80"], [1, 1], [[4.0, 1.0], [3.0, 2.0]])
     >>> Isolated().allocate(p).share.tolist()
@@ -35,13 +36,14 @@ class Isolated:
     summary: ClassVar[str] = "Give every job an equal part of every GPU type, used or not."
     fills_leftover: ClassVar[bool] = True
     time_varying: ClassVar[bool] = False
-    uses: ClassVar[frozenset[ProblemInput]] = frozenset()
+    uses: ClassVar[frozenset[ProblemInput]] = frozenset({ProblemInput.RESOURCES})
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset(
         {Guarantee.SHARING_INCENTIVE, Guarantee.ENVY_FREE, Guarantee.STRATEGY_PROOF}
     )
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:  # noqa: ARG002 the protocol's
         """Equal parts of the cluster for all jobs."""
+        refuse_unused(self, problem)
         share = equal_parts(problem, lone_configurations(problem))
         return ruled(problem, share, objective=float((problem.gpus_occupied @ share).sum()))
 
@@ -55,11 +57,18 @@ def lone_configurations(problem: AllocationProblem) -> Ints:
 
 
 def equal_parts(problem: AllocationProblem, configurations: Ints) -> Floats:
-    """Shares (C, T) that divide the GPUs of each type equally among n configurations with disjoint jobs.
+    """Shares (C, T) that divide each resource of each type equally among n configurations with disjoint jobs.
 
-    (W_t / n) / g,  a configuration's row divided by its sum if that exceeds 1.
+    (W_t / n) / g,  or less for the resource of which a configuration needs more; its row is divided by its sum if that
+    exceeds 1.
     """
-    part = problem.gpu_counts / max(1, len(configurations)) / problem.gpus_occupied[configurations, None]
+    counts = problem.row_capacity.reshape(len(problem.resources), -1)
+    part = counts[0] / max(1, len(configurations)) / problem.gpus_occupied[configurations, None]
+    for amount, need in zip(counts[1:], problem.occupied[configurations, 1:].T, strict=True):
+        room = np.divide(
+            amount / max(1, len(configurations)), need[:, None], where=need[:, None] > 0, out=part + np.inf
+        )
+        part = np.minimum(part, room)
     share: Floats = np.zeros(problem.fits.shape)
     share[configurations] = part / np.maximum(part.sum(axis=1, keepdims=True), 1.0)
     return share

@@ -8,7 +8,7 @@ from typing import ClassVar
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.explanation import Goal
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import Guarantee, ProblemInput, equal_share_rate
+from gavelpy.policies.base import COUNTED, Guarantee, ProblemInput, equal_share_rate
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMinLexicographic
 from gavelpy.solve.solver import Solver
@@ -38,7 +38,7 @@ class MaxMinFairnessWaterFilling:
     )
     fills_leftover: ClassVar[bool] = True
     time_varying: ClassVar[bool] = False
-    uses: ClassVar[frozenset[ProblemInput]] = frozenset({ProblemInput.WEIGHT, ProblemInput.PAIRS})
+    uses: ClassVar[frozenset[ProblemInput]] = frozenset({ProblemInput.WEIGHT, ProblemInput.PAIRS, *COUNTED})
     optimises: ClassVar[Goal] = Goal("the worst job's share")
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({Guarantee.PARETO_EFFICIENT, Guarantee.SHARING_INCENTIVE})
 

@@ -10,7 +10,7 @@ import numpy as np
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.explanation import Goal
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import Guarantee, ProblemInput, equal_share_rate, flag
+from gavelpy.policies.base import COUNTED, Guarantee, ProblemInput, equal_share_rate, flag
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxSum
 from gavelpy.solve.solver import Solver
@@ -53,7 +53,7 @@ class MaxSumThroughput:
     @property
     def uses(self) -> frozenset[ProblemInput]:
         """Weights only with `normalised`."""
-        return frozenset({ProblemInput.PAIRS} | ({ProblemInput.WEIGHT} if self.normalised else set()))
+        return frozenset({ProblemInput.PAIRS, *COUNTED} | ({ProblemInput.WEIGHT} if self.normalised else set()))
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:
         """Shares whose certificate's objective is the sum, in steps/s or in equal shares."""

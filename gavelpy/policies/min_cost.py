@@ -15,7 +15,7 @@ from gavelpy.model.arrays import Bools, Floats, floats
 from gavelpy.model.explanation import Goal
 from gavelpy.model.job import JobId
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import ProblemInput, flag
+from gavelpy.policies.base import ProblemInput, flag, refuse_unused
 from gavelpy.policies.isolated import fastest_alone
 from gavelpy.solve.feasible_floors import KEPT, FeasibleFloors, max_feasible_floors
 from gavelpy.solve.ladder import solve
@@ -76,7 +76,7 @@ class MinCost:
     def uses(self) -> frozenset[ProblemInput]:
         """Deadlines and steps only with `deadlines`."""
         on_time = {ProblemInput.DEADLINE, ProblemInput.STEPS_REMAINING} if self.deadlines else set()
-        return frozenset({ProblemInput.PRICE, ProblemInput.PAIRS} | on_time)
+        return frozenset({ProblemInput.PRICE, ProblemInput.PAIRS, ProblemInput.RESOURCES} | on_time)
 
     def over_rounds(self, round_s: float, turn_s: float, move_lag_s: float) -> MinCost:
         """This policy with slack for a round, for the lag of a job and for `turn_s`, a stop and a start, unless set.
@@ -90,12 +90,14 @@ class MinCost:
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:
         """Shares whose certificate's objective is the sum, in steps/s per dollar and hour."""
+        refuse_unused(self, problem)
         if self.deadlines:
             return self._keeping_deadlines(problem, solver).allocation
         return solve(problem, _per_dollar(problem), solver)
 
     def verdicts(self, problem: AllocationProblem, solver: Solver | None = None) -> DeadlineVerdicts:
         """Deadline outcomes under the shares of `allocate` with `deadlines` (also if that is not set)."""
+        refuse_unused(self, problem)
         found = self._keeping_deadlines(problem, solver)
         return verdicts_of(problem, found.kept, found.most)
 
@@ -187,7 +189,14 @@ def possible_steps_per_s(problem: AllocationProblem) -> Floats:
     gpus = np.where(here, problem.gpus_occupied[configuration], 1.0)
     rates = np.where(here, problem.rate_alone_steps_per_s, 0.0)
     order = np.argsort(-rates, axis=1, kind="stable")
-    part = np.take_along_axis(np.where(here, np.minimum(problem.gpu_counts / gpus, 1.0), 0.0), order, axis=1)
+    room = np.minimum(problem.gpu_counts / gpus, 1.0)
+    for resource in range(1, len(problem.resources)):
+        need, amount = (
+            problem.occupied[configuration, resource],
+            problem.row_capacity.reshape(-1, len(room[0]))[resource],
+        )
+        room = np.minimum(room, np.divide(amount, need, out=np.full(need.shape, np.inf), where=need > 0))
+    part = np.take_along_axis(np.where(here, room, 0.0), order, axis=1)
     before = np.cumsum(part, axis=1) - part
     best: Floats = (np.take_along_axis(rates, order, axis=1) * np.clip(1.0 - before, 0.0, part)).sum(axis=1)
     if not problem.runs_alone:  # rates may be higher with a co-located job

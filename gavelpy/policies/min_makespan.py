@@ -8,7 +8,7 @@ from typing import ClassVar
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.explanation import Goal, Transform
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import Guarantee, ProblemInput
+from gavelpy.policies.base import COUNTED, Guarantee, ProblemInput
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin
 from gavelpy.solve.solver import Solver
@@ -33,7 +33,7 @@ class MinMakespan:
     summary: ClassVar[str] = "Minimise the time until the last of the current jobs finishes."
     fills_leftover: ClassVar[bool] = True
     time_varying: ClassVar[bool] = True
-    uses: ClassVar[frozenset[ProblemInput]] = frozenset({ProblemInput.STEPS_REMAINING, ProblemInput.PAIRS})
+    uses: ClassVar[frozenset[ProblemInput]] = frozenset({ProblemInput.STEPS_REMAINING, ProblemInput.PAIRS, *COUNTED})
     optimises: ClassVar[Goal] = Goal("the makespan", Transform.RECIPROCAL, "shorter")
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({Guarantee.PARETO_EFFICIENT})
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.explanation import Goal, Transform
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import Guarantee, ProblemInput
+from gavelpy.policies.base import COUNTED, Guarantee, ProblemInput
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxSumLog
 from gavelpy.solve.solver import Solver
@@ -37,7 +37,7 @@ class NashWelfare:
     summary: ClassVar[str] = "Maximise the weighted product of the jobs' rates (proportional fairness)."
     fills_leftover: ClassVar[bool] = True
     time_varying: ClassVar[bool] = False
-    uses: ClassVar[frozenset[ProblemInput]] = frozenset({ProblemInput.WEIGHT, ProblemInput.PAIRS})
+    uses: ClassVar[frozenset[ProblemInput]] = frozenset({ProblemInput.WEIGHT, ProblemInput.PAIRS, *COUNTED})
     optimises: ClassVar[Goal] = Goal("the geometric mean of rates", Transform.LOGARITHM)
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({Guarantee.PARETO_EFFICIENT})
 

@@ -19,6 +19,7 @@ def whole_shares(
 ) -> Floats:
     """Shares 0 or 1, (C, T): the jobs in `order` (rows) take the fastest type that has enough GPUs left.
 
+    So it must have enough of each other resource. Of several sizes, a job takes the fastest that is possible now.
     Ties: the type that the job holds now, then the one with most GPUs left, then type order. A job for which no type
     has enough GPUs left stops the queue if `blocks`; otherwise it is skipped. Jobs that cannot run, and jobs for which
     enough GPUs are left only of types where they cannot run, are always skipped.
@@ -27,7 +28,7 @@ def whole_shares(
     order (see `_CoLocation`). A job that stopped the queue stops it here, too, unless it finds a partner.
     """
     share: Floats = np.zeros(problem.fits.shape)
-    if problem.runs_alone:
+    if problem.is_plain:
         _take_gpus_alone(problem, order, share, blocks=blocks)
         return share
     skipped, queue = _take_gpus(problem, order, share, blocks=blocks)
@@ -76,18 +77,23 @@ def _take_gpus(problem: AllocationProblem, order: Ints, share: Floats, *, blocks
     choices = _LoneChoices(problem)
     jobs = order[problem.can_run[order]]
     least_behind = np.minimum.accumulate(choices.least_demand[jobs][::-1])[::-1]  # of a job and all later ones
-    left = problem.capacity[:, 0].tolist()
+    left, others = problem.capacity[:, 0].tolist(), problem.capacity[:, 1:].copy()
     skipped: list[int] = []
     for place, (job, least) in enumerate(zip(jobs.tolist(), least_behind.tolist(), strict=True)):
         most_left = max(left)
         if most_left < least or (blocks and most_left < choices.least_demand[job]):
             return skipped, jobs[place:].tolist()  # too few GPUs for any waiting job, or for the one that blocks
         fitting = [choice for choice in choices.of(job) if choice[-1] <= left[choice[1]]]
+        if others.size:
+            fitting = [choice for choice in fitting if (problem.demand[choice[2], 1:] <= others[choice[1]]).all()]
         if fitting:
             held = int(problem.gpu_type_held[job])
             _, gpu_type, configuration, demand = max(fitting, key=lambda c: (c[0], c[1] == held, left[c[1]]))
             share[configuration, gpu_type] = 1.0
             left[gpu_type] -= demand
+            others[gpu_type] -= problem.demand[configuration, 1:]
+        elif blocks and others.size and not choices.has_room(job, np.column_stack([left, others])):
+            return skipped, jobs[place:].tolist()  # it waits for another resource
         else:
             skipped.append(job)
     return skipped, []
@@ -104,6 +110,12 @@ class _LoneChoices:
         demand = problem.demand[problem.member_configuration[lone], 0]
         self.least_demand = np.full(problem.job_count, np.iinfo(np.int64).max)  # (J,) thousandths of a GPU
         np.minimum.at(self.least_demand, problem.member_job[lone], demand)
+
+    def has_room(self, job: int, left: Ints) -> bool:
+        """Whether some type has enough left, (T, R), for one of the job's configurations, also where it cannot run."""
+        members = self._members[self._first[job] : self._first[job + 1]]
+        demand = self._problem.demand[self._problem.member_configuration[members]]
+        return bool((demand[:, None, :] <= left).all(axis=2).any())
 
     def of(self, job: int) -> Iterator[tuple[float, int, int, int]]:
         """(rate, GPU type, configuration, demand in thousandths) of each option, in type order."""
@@ -128,6 +140,9 @@ class _CoLocation:
         self._share, self._threshold = share, threshold
         self._value = co_location_value(problem)
         self._demand = problem.demand[:, 0]
+        self._others = problem.demand[:, 1:]
+        used = share.T.astype(np.int64) @ self._others if self._others.size else 0
+        self._others_left = problem.capacity[:, 1:] - used  # (T, R - 1)
         self._members = [tuple(sorted(members)) for members in problem.configuration_members()]
         several = np.flatnonzero(problem.member_count[problem.member_configuration] > 1)
         self._memberships = several[np.argsort(problem.member_job[several], kind="stable")]  # grouped by job
@@ -146,12 +161,18 @@ class _CoLocation:
                 continue
             now, gpu_type = self._running[others]
             gain = self._value[configuration, gpu_type] - self._value[now, gpu_type]
-            if gain > best_gain and self._demand[configuration] <= self._demand[now]:
+            more = self._others[configuration] - self._others[now]
+            if (
+                gain > best_gain
+                and self._demand[configuration] <= self._demand[now]
+                and (more <= self._others_left[gpu_type]).all()
+            ):
                 best_gain, best = gain, (others, now, configuration, gpu_type)
         if best is None:
             return False
         others, now, configuration, gpu_type = best
         del self._running[others]
+        self._others_left[gpu_type] -= self._others[configuration] - self._others[now]
         self._running[self._members[configuration]] = (configuration, gpu_type)
         self._share[now, gpu_type], self._share[configuration, gpu_type] = 0.0, 1.0
         return True

@@ -10,7 +10,7 @@ import numpy as np
 from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import ProblemInput, ruled
+from gavelpy.policies.base import COUNTED, ProblemInput, ruled
 from gavelpy.policies.queue import PACKING_THRESHOLD, check_packing_threshold, whole_shares
 from gavelpy.solve.program import best_rate_steps_per_s
 from gavelpy.solve.solver import Solver
@@ -54,7 +54,11 @@ class ShortestJobFirst:
     def uses(self) -> frozenset[ProblemInput]:
         """Total steps or those that remain, by `by`."""
         return frozenset(
-            {ProblemInput.STEPS_TOTAL if self.by == "total" else ProblemInput.STEPS_REMAINING, ProblemInput.PAIRS}
+            {
+                ProblemInput.STEPS_TOTAL if self.by == "total" else ProblemInput.STEPS_REMAINING,
+                ProblemInput.PAIRS,
+                *COUNTED,
+            }
         )
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:  # noqa: ARG002 the protocol's

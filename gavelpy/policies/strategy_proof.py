@@ -10,7 +10,7 @@ import numpy as np
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import Guarantee, ProblemInput, ruled
+from gavelpy.policies.base import Guarantee, ProblemInput, refuse_unused, ruled
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxSumLog
 from gavelpy.solve.program import classes_of, singletons
@@ -49,6 +49,7 @@ class StrategyProof:
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:
         """Shares of nash_welfare times each job's factor."""
+        refuse_unused(self, problem)
         solver = Solver() if solver is None else solver
         lone = np.flatnonzero(problem.member_count == 1)
         alone = _only(problem, lone)

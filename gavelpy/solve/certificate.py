@@ -8,7 +8,8 @@ p_t >= 0 such that
 
     Σ_{j in c} (λ_j + φ_j) rate_cjt  ≤  g_c p_t + Σ_{j in c} μ_j      for every configuration c and type t it fits on,
 
-no shares make Σ_j λ_j r_j more than  Σ μ_j + Σ p_t W_t - Σ φ_j f_j.  If a solver's duals violate an inequality, the
+no shares make Σ_j λ_j r_j more than  Σ μ_j + Σ p_t W_t - Σ φ_j f_j. With several resources, each has prices p_rt, a
+configuration costs Σ_r d_cr p_rt, and all that exists Σ p_rt W_rt.  If a solver's duals violate an inequality, the
 budgets are raised until they satisfy it. A level above the bases b_j is at most that, less Σ λ_j b_j, over
 Σ λ_j / scale_j. If types have factors (`gpu_type_worth`), λ_j worth_t replaces λ_j.
 
@@ -33,7 +34,7 @@ import numpy as np
 from gavelpy.errors import SolverFailed
 from gavelpy.model.allocation import Certificate
 from gavelpy.model.arrays import Bools, Floats
-from gavelpy.model.problem import AllocationProblem
+from gavelpy.model.problem import THOUSANDTHS, AllocationProblem
 from gavelpy.solve.objective import MaxMin, MaxSum, Objective
 from gavelpy.solve.program import Program, best_rate_steps_per_s
 
@@ -53,7 +54,7 @@ class Duals:
     level: Floats  # (J,) per step/s of a job, for the level; unused by MaxSum
     floor: Floats  # (J,) per step/s of a job's floor
     budget: Floats  # (J,) per unit of a job's time
-    price: Floats  # (T,) per GPU
+    price: Floats  # (R T,) per unit of each resource: GPUs of all types, then the others
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +69,7 @@ class Candidate:
 def certified(
     program: Program, objective: MaxMin | MaxSum, share: Floats, duals: Duals, path: str
 ) -> tuple[Certificate, Floats]:
-    """Certificate of `share`, and prices (T,): objective gained by one more GPU of each type.
+    """Certificate of `share`, and prices (R T,): objective gained by one more of each resource of each type.
 
     The gap is relative to the objective: a makespan's level of 1e-6 is proved to as many digits as one of 1. If rate
     floors leave less than an even split would give, it is relative to the level of an even split. A level above bases
@@ -84,7 +85,7 @@ def certified(
     if isinstance(objective, MaxMin) and len(objective.base_steps_per_s):
         promised += weight @ objective.base_steps_per_s
         least_unit = max(least_unit, _DIGITS * float((objective.scale * objective.base_steps_per_s).max()))
-    bound = float(budget.sum() + duals.price @ problem.gpu_counts - promised) / unit if unit > 0 else math.inf
+    bound = float(budget.sum() + duals.price @ problem.row_capacity - promised) / unit if unit > 0 else math.inf
     value = _value(program, objective, share, rates)
     violation = violation_of(program, floors_of(objective, problem.job_count), share)
     prices = prices_of(program, worth, duals.price, budget) / (unit if unit > 0 else math.inf)
@@ -129,12 +130,12 @@ def violation_of(program: Program, floors: Floats, share: Floats) -> float:
     Floors: relative to the floor, or to a millionth of the job's best rate.
     """
     problem = program.problem
-    used, gpus, rates = problem.gpus_occupied @ share, problem.gpu_counts, rate_steps_per_s(problem, share)
+    used, amount, rates = problem.used(share), problem.row_capacity, rate_steps_per_s(problem, share)
     promised = np.maximum(floors, LEAST_PROMISE * program.best_rate_steps_per_s)
     excess = (
         (-share).max(initial=0.0),
         (time_of_jobs(problem, share) - 1.0).max(initial=0.0),
-        ((used - gpus) / np.where(gpus > 0, gpus, 1.0)).max(initial=0.0),
+        ((used - amount) / np.where(amount > 0, amount, 1.0)).max(initial=0.0),
         ((floors - rates) / np.where(promised > 0, promised, 1.0)).max(initial=0.0),
         share[~program.admissible].max(initial=0.0),
     )
@@ -172,7 +173,7 @@ def raised_budgets(
     `worth` (J, T) is the marginal value per step/s; only entries of `admissible`, (C, T), may have a share.
     """
     start = np.zeros(problem.job_count) if problem.runs_alone else budget
-    excess = _worth(problem, worth, start) - problem.gpus_occupied[:, None] * price
+    excess = _worth(problem, worth, start) - problem.cost(price)
     most = reduce(np.maximum, np.where(admissible, excess, 0.0).T, np.zeros(len(excess)))
     missing: Floats = most / problem.member_count
     if problem.runs_alone:
@@ -194,10 +195,10 @@ def _worth(problem: AllocationProblem, worth: Floats, budget: Floats) -> Floats:
 
 
 def prices_of(program: Program, worth: Floats, price: Floats, budget: Floats) -> Floats:
-    """`price`, and for a type without GPUs the value of a first GPU to a job that needs only one."""
+    """`price`, and for a type without GPUs the value of a first GPU to a job that needs only one, and nothing else."""
     problem = program.problem
     empty = problem.gpu_counts == 0
-    if not empty.any():
+    if not empty.any() or len(problem.resources) > 1:
         return price
     gpus = problem.gpus_occupied[:, None]
     first = np.where(gpus <= 1, _worth(problem, worth, budget) / np.where(gpus > 0, gpus, 1.0), 0.0)
@@ -272,8 +273,9 @@ def _scaled_back(program: Program, share: Floats) -> Floats:
         worst: Floats = np.ones(problem.configuration_count)
         np.maximum.at(worst, problem.member_configuration, over[problem.member_job])
         share = share / worst[:, None]
-    used, gpus = problem.gpus_occupied @ share, problem.gpu_counts
-    return share * np.where(used > gpus, gpus / np.where(used > 0, used, 1.0), 1.0)
+    used, amount = problem.used(share), problem.row_capacity
+    part = np.where(used > amount, amount / np.where(used > 0, used, 1.0), 1.0)
+    return share * (part if len(part) == share.shape[1] else part.reshape(-1, share.shape[1]).min(axis=0))
 
 
 class FloorsRefused(SolverFailed):
@@ -293,9 +295,9 @@ def contradiction(problem: AllocationProblem, floor_steps_per_s: Floats, ray: Du
         return 0.0
     ray = replace(ray, floor=np.maximum(ray.floor, 0.0), budget=np.maximum(ray.budget, 0.0))
     price, best = np.maximum(ray.price, 0.0), best_rate_steps_per_s(problem)
-    worth = np.broadcast_to(ray.floor[:, None], (problem.job_count, len(price)))
+    worth = np.broadcast_to(ray.floor[:, None], (problem.job_count, len(problem.gpu_types)))
     budget = raised_budgets(problem, _admissible(problem, best), worth, price, ray.budget)
-    available = float(budget.sum() + price @ problem.gpu_counts)
+    available = float(budget.sum() + price @ problem.row_capacity)
     promised = float(ray.floor @ floor_steps_per_s)
     unit = available + float(ray.floor @ np.maximum(floor_steps_per_s, LEAST_PROMISE * best))
     return (promised - available) / unit if unit > 0 else 0.0
@@ -323,7 +325,7 @@ class Answer:
     """Shares with their certificate."""
 
     share: Floats  # (C, T)
-    prices: Floats  # (T,) objective gained by one more GPU of each type
+    prices: Floats  # (R T,) objective gained by one more of each resource of each type: GPUs first
     certificate: Certificate
     unproved: int = 0  # jobs whose own gap is above the limit, if gaps are computed by job
 
@@ -339,13 +341,19 @@ def best_of(answers: Sequence[Answer], fallen: Mapping[str, str], gap_max: float
 
 
 def even_shares(program: Program) -> Floats:
-    """Shares (C, T): the first configuration of each of n jobs alone has W_t / (n g) of each type on which it runs."""
+    """Shares (C, T): the first configuration of each of n jobs alone has W_t / (n g) of each type on which it runs.
+
+    Less where that would be more than an n-th of another resource.
+    """
     problem, share = program.problem, np.zeros(program.problem.fits.shape)
     lone = problem.member_count[problem.member_configuration] == 1
     members = np.flatnonzero(lone & program.admissible[problem.member_configuration].any(axis=1))
     jobs, first = np.unique(problem.member_job[members], return_index=True)
     rows = problem.member_configuration[members[first]]
     part = problem.gpu_counts / max(1, len(jobs)) / problem.gpus_occupied[rows, None]
+    for r in range(1, len(problem.resources)):
+        need, amount = problem.occupied[rows, r, None], problem.capacity[:, r] / THOUSANDTHS
+        part = np.minimum(part, np.where(need > 0, amount / max(1, len(jobs)) / np.where(need > 0, need, 1.0), np.inf))
     part = np.where(program.admissible[rows], part, 0.0)
     share[rows] = part / np.maximum(part.sum(axis=1, keepdims=True), 1.0)
     return share
@@ -363,4 +371,5 @@ def even_duals(program: Program) -> Duals:
     worth = np.full(problem.job_count, np.inf)
     np.minimum.at(worth, problem.member_job, least)
     none = np.zeros(problem.job_count)
+    price = np.append(price, np.zeros(len(problem.row_capacity) - len(price)))
     return Duals(level=np.where(np.isfinite(worth), worth, 0.0), floor=none, budget=none, price=price)

@@ -98,7 +98,7 @@ class _Rung:
 
 def _rungs(program: Program, objective: ConcaveObjective) -> list[_Rung]:
     cvxpy = _Rung("cvxpy", GAP_MAX_CONCAVE, partial(_by_cvxpy, program, objective))
-    if isinstance(objective, MaxSumLog) and program.problem.runs_alone and not program.floor.any():
+    if isinstance(objective, MaxSumLog) and program.problem.is_plain and not program.floor.any():
         return [_Rung("interior", GAP_MAX, partial(_by_interior_point, program, objective)), cvxpy]
     return [cvxpy]
 

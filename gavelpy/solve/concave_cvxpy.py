@@ -23,11 +23,12 @@ def optimum(program: Program, objective: ConcaveObjective) -> tuple[Floats, Floa
 
     Raises SolverFailed if cvxpy finds no optimum.
     """
-    K, E, T = len(program.value), len(program.entry_type), len(program.problem.gpu_types)
+    K, E, T = len(program.value), len(program.entry_type), len(program.problem.row_capacity)
+    load_row, load_entry, loads = program.loads()
     at = (program.member_class, program.member_entry)
     shares, rate = cvxpy.Variable(E, nonneg=True), cvxpy.Variable(K)
     budget = csr_array((program.member_time, at), shape=(K, E)) @ shares
-    load = csr_array((program.entry_load, (program.entry_type, np.arange(E))), shape=(T, E)) @ shares
+    load = csr_array((loads, (load_row, load_entry)), shape=(T, E)) @ shares
     had = csr_array((program.member_rate, at), shape=(K, E)) @ shares
     earned = rate == had  # its dual is the slope
     floored = np.flatnonzero(program.floor > 0)

@@ -162,7 +162,8 @@ def _rows(program: Program, floored_jobs: Ints) -> tuple[csr_array, Floats]:
     """Rows (time of jobs, GPUs of types, floors) over entries and z, and their upper bounds."""
     from scipy.sparse import csr_array
 
-    R, T, E = len(program.jobs), len(program.problem.gpu_types), len(program.entry_type)
+    R, T, E = len(program.jobs), len(program.problem.row_capacity), len(program.entry_type)
+    load_row, load_entry, load = program.loads()
     floored_class = np.searchsorted(program.jobs, floored_jobs)
     place = np.full(R, -1)
     place[floored_class] = np.arange(len(floored_jobs))
@@ -170,15 +171,15 @@ def _rows(program: Program, floored_jobs: Ints) -> tuple[csr_array, Floats]:
     floored = (place[program.member_class] >= 0) & (program.member_rate > 0)
     member = program.member_class[floored]
     row = np.concatenate(
-        [program.member_class, R + program.entry_type, R + T + place[member], R + T + np.arange(len(floored_jobs))]
+        [program.member_class, R + load_row, R + T + place[member], R + T + np.arange(len(floored_jobs))]
     )
     column = np.concatenate(
-        [program.member_entry, np.arange(E), program.member_entry[floored], E + np.arange(len(floored_jobs))]
+        [program.member_entry, load_entry, program.member_entry[floored], E + np.arange(len(floored_jobs))]
     )
     value = np.concatenate(
         [
             np.ones(len(program.member_class)),
-            program.entry_load,
+            load,
             -program.member_rate[floored] / unit[member],
             program.floor[floored_class] / unit[floored_class],
         ]

@@ -33,7 +33,7 @@ import numpy as np
 
 from gavelpy.errors import InvalidInput, SolverFailed
 from gavelpy.model.arrays import Floats, Ints
-from gavelpy.model.problem import AllocationProblem
+from gavelpy.model.problem import THOUSANDTHS, AllocationProblem
 from gavelpy.solve.certificate import (
     EVEN_SPLIT,
     GAP_MAX,
@@ -121,12 +121,13 @@ def _best_in(program: Program, members: Ints) -> tuple[Floats, Floats]:
     possible = program.admissible[p.member_configuration[members]]
     np.maximum.at(rate, p.member_job[members], np.where(possible, p.member_rate_steps_per_s[members], 0.0))
     np.minimum.at(gpus, p.member_job[members], p.gpus_occupied[p.member_configuration[members]])
+    room = _room(p, members)[program.jobs] if len(p.resources) > 1 else np.inf
     rate = np.maximum(rate, np.where(p.gpu_counts > 0, 0.0, p.rate_alone_steps_per_s))  # rate on a first GPU
     rate = rate[program.jobs] / program.best_rate_steps_per_s[program.jobs, None]
     gpus = gpus[program.jobs, None]
     order = np.argsort(-rate, axis=1, kind="stable")
     fastest = np.take_along_axis(rate, order, axis=1)
-    possible_share = np.minimum(p.gpu_counts / gpus, 1.0)
+    possible_share = np.minimum(np.minimum(p.gpu_counts / gpus, room), 1.0)
     until = np.cumsum(np.take_along_axis(possible_share, order, axis=1), axis=1)
     share = np.diff(np.minimum(until, 1.0), axis=1, prepend=0.0)
     full = until >= 1.0
@@ -134,12 +135,22 @@ def _best_in(program: Program, members: Ints) -> tuple[Floats, Floats]:
     return (fastest * share).sum(axis=1), np.maximum(rate - slowest[:, None], 0.0) / gpus
 
 
+def _room(p: AllocationProblem, members: Ints) -> Floats:
+    """Share of each type that its other resources allow each job in the least of its configurations, (J, T)."""
+    room = np.zeros((p.job_count, len(p.gpu_types)))
+    need = p.occupied[p.member_configuration[members], None, 1:]
+    amount = p.capacity[:, 1:] / THOUSANDTHS
+    part = np.where(need > 0, amount / np.where(need > 0, need, 1.0), np.inf).min(axis=2)
+    np.maximum.at(room, p.member_job[members], part)
+    return room
+
+
 Rung = Callable[["Solver"], Candidate]
 
 
 def _rungs(program: Program, curves: Curves) -> Iterator[tuple[str, float, Rung]]:
     """The rungs from fast to robust: name, fraction of the targets, and the function."""
-    if program.problem.runs_alone and len(program.value) >= NEWTON_MIN:
+    if program.problem.is_plain and len(program.value) >= NEWTON_MIN:
         yield "prices", 1.0, partial(_by_prices, program, curves)
     exclusive = not program.problem.runs_alone and bool((curves.cap > _best_by_itself(program)).any())
     for effort, slack in _efforts(len(program.problem.gpu_types)):
@@ -185,11 +196,12 @@ def _proved(
     The bound is valid for any duals (certificate.py): Σ λ_j r_j <= Σ μ_j + p·W for all shares.
     """
     problem, jobs, best = program.problem, program.jobs, program.best_rate_steps_per_s
+    T = len(problem.gpu_types)
     share = repaired(program, candidate.share, _per_job(program, kept * curves.targets(candidate.level)) * best)
     zero = MaxSum(np.zeros(problem.job_count))  # to bound the sum with λ only
     proof, prices = certified(program, zero, share, candidate.duals, path)
     weight = candidate.duals.floor[jobs] * best[jobs]
-    worth = float(candidate.duals.price @ problem.gpu_counts)
+    worth = float(candidate.duals.price @ problem.row_capacity)
     root, own = curves.root(weight, proof.bound - worth, worth)[0], float(curves.own.max())
     rates = rate_steps_per_s(problem, share)[jobs] / best[jobs]
     with np.errstate(divide="ignore"):  # no rate: the ratio is infinite
@@ -197,7 +209,7 @@ def _proved(
     others = ratios[rates < curves.cap * (1.0 - GAP_MAX)].max(initial=root)
     worst, least = float(ratios.max()), max(root, own)
     per_ratio = root**2 * float(weight @ curves.fall(root))  # d(1 / ratio) = d(GPUs) x price / this
-    prices = prices / per_ratio if root > own else _prices_of_own(per_gpu, curves)
+    prices = prices / per_ratio if root > own else np.append(_prices_of_own(per_gpu, curves), 0.0 * prices[T:])
     certificate = replace(proof, objective=1.0 / worst, bound=1.0 / least, gap=abs(worst - least) / least)
     return Answer(share, prices, certificate), float(others - root) / root
 

@@ -39,7 +39,7 @@ def by_highs(
 
     `kept` is the fraction of the targets that is required; `exclusive`: whether best rates may exclude each other.
     """
-    classes, T = curves.taken(program.classes.representative), len(program.problem.gpu_types)
+    classes, T = curves.taken(program.classes.representative), len(program.problem.row_capacity)
     K, E, count = len(program.value), len(program.entry_type), program.classes.count
     proof = _even_prices(program)
     bound = _root(classes, proof)[0]
@@ -67,13 +67,13 @@ def by_highs(
 
 
 def _duals(program: Program, optimum: Optimum) -> Duals:
-    K, gpus, count = len(program.value), program.problem.gpu_counts, program.classes.count
+    K, amount, count = len(program.value), program.problem.row_capacity, program.classes.count
     best = program.best_rate_steps_per_s
     return Duals(
         level=np.zeros(program.problem.job_count),
         floor=program.per_job(np.maximum(optimum.row_dual[:K], 0.0) / count) / np.where(best > 0, best, 1.0),
         budget=program.per_job(np.maximum(-optimum.row_dual[K : 2 * K], 0.0) / count),
-        price=np.maximum(-optimum.row_dual[2 * K :], 0.0) / np.where(gpus > 0, gpus, 1.0),
+        price=np.maximum(-optimum.row_dual[2 * K :], 0.0) / np.where(amount > 0, amount, 1.0),
     )
 
 
@@ -87,18 +87,18 @@ def _root(curves: Curves, optimum: Optimum) -> tuple[float, float]:
 def _even_prices(program: Program) -> Optimum:
     """Duals for a first bound: GPUs of all types have the same price, and co-located jobs share the cost."""
     K, gpus = len(program.value), program.problem.gpu_counts
-    cost = K * program.entry_load * gpus[program.entry_type] / gpus.sum()
+    cost = K * program.entry_load[0] * gpus[program.entry_type] / gpus.sum()
     cost /= np.bincount(program.member_entry, minlength=len(cost))
     runs = program.member_rate > 0
     least = np.full(K, np.inf)
     np.minimum.at(least, program.member_class[runs], cost[program.member_entry[runs]] / program.member_rate[runs])
-    none = np.zeros(len(cost) + 1)
-    return Optimum(none, none, np.concatenate([least, np.zeros(K), -K * gpus / gpus.sum()]))
+    none, free = np.zeros(len(cost) + 1), np.zeros(len(program.problem.row_capacity) - len(gpus))
+    return Optimum(none, none, np.concatenate([least, np.zeros(K), -K * gpus / gpus.sum(), free]))
 
 
 def _model_of_size(program: Program, targets: Floats) -> Model:
     """The targets on a cluster with s times the GPUs."""
-    T = len(program.problem.gpu_types)
+    T = len(program.problem.row_capacity)
     return _model(program, targets, 2 * len(program.value) + np.arange(T), np.full(T, -1.0), capacity=0.0)
 
 
@@ -108,11 +108,12 @@ def _model_of_losses(program: Program, targets: Floats, best: Floats) -> Model:
 
 
 def _model(program: Program, targets: Floats, row_of_s: Ints, value_of_s: Floats, *, capacity: float) -> Model:
-    K, E, T = len(program.value), len(program.entry_type), len(program.problem.gpu_types)
+    K, E, T = len(program.value), len(program.entry_type), len(program.problem.row_capacity)
+    load_row, load_entry, load = program.loads()
     runs = program.member_rate > 0
-    row = [program.member_class[runs], K + program.member_class, 2 * K + program.entry_type, row_of_s]
-    column = [program.member_entry[runs], program.member_entry, np.arange(E), np.full(len(row_of_s), E)]
-    value = [program.member_rate[runs], program.member_time, program.entry_load, value_of_s]
+    row = [program.member_class[runs], K + program.member_class, 2 * K + load_row, row_of_s]
+    column = [program.member_entry[runs], program.member_entry, load_entry, np.full(len(row_of_s), E)]
+    value = [program.member_rate[runs], program.member_time, load, value_of_s]
     columns = np.concatenate(column)
     order = np.argsort(columns, kind="stable")
     start = np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=E + 1))])

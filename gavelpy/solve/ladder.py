@@ -47,7 +47,15 @@ from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation, Certificate
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve.certificate import GAP_MAX, GAP_MAX_CONCAVE, Answer, failed, floors_of, rate_steps_per_s
+from gavelpy.solve.certificate import (
+    GAP_MAX,
+    GAP_MAX_CONCAVE,
+    VIOLATION_MAX,
+    Answer,
+    failed,
+    floors_of,
+    rate_steps_per_s,
+)
 from gavelpy.solve.linear import best_linear
 from gavelpy.solve.objective import (
     MaxConcave,
@@ -59,6 +67,7 @@ from gavelpy.solve.objective import (
     Objective,
     ProgressiveFilling,
 )
+from gavelpy.solve.resources import ample_resources, in_all_resources, without_resources
 from gavelpy.solve.solver import Solver
 
 BLUR = 2.2e-9  # relative: numbers that are this close are treated as equal
@@ -78,6 +87,10 @@ def solve(problem: AllocationProblem, objective: Objective, solver: Solver | Non
     started_s = time.perf_counter()
     solver = Solver() if solver is None else solver
     _check(problem, objective)
+    if len(problem.resources) > 1 and (ample := ample_resources(problem)):
+        found = in_all_resources(problem, solve(without_resources(problem, ample), objective, solver))
+        if found.certificate.violation <= VIOLATION_MAX:
+            return found
     group = groups_of_types(problem, getattr(objective, "gpu_type_worth", np.zeros(0)))
     if group.max(initial=0) + 1 < len(group):
         return divided(solve(merged(problem, group), objective_of_merged(objective, group), solver), problem, group)
@@ -85,7 +98,9 @@ def solve(problem: AllocationProblem, objective: Objective, solver: Solver | Non
     certificate = replace(answer.certificate, solve_s=time.perf_counter() - started_s)
     solver.answers[certificate.path] += 1
     floors = getattr(objective, "rate_floor_steps_per_s", np.zeros(0))
-    return Allocation(problem, answer.share, answer.prices, certificate, floors)
+    T = len(problem.gpu_types)
+    others = answer.prices[T:].reshape(-1, T).T
+    return Allocation(problem, answer.share, answer.prices[:T], certificate, floors, other_prices=others)
 
 
 def _best_of_near(problem: AllocationProblem, objective: Objective, solver: Solver) -> Answer | None:
@@ -118,7 +133,7 @@ def _best(problem: AllocationProblem, objective: Objective, solver: Solver, *, b
 
 def _nothing_runs(problem: AllocationProblem) -> Answer:
     zero = Certificate(objective=0.0, bound=0.0, gap=0.0, violation=0.0, path="nothing runs", solve_s=0.0)
-    return Answer(np.zeros(problem.fits.shape), np.zeros(len(problem.gpu_types)), zero)
+    return Answer(np.zeros(problem.fits.shape), np.zeros(len(problem.row_capacity)), zero)
 
 
 def _check(problem: AllocationProblem, objective: Objective) -> None:
@@ -153,13 +168,25 @@ def groups_of_types(problem: AllocationProblem, worth: Floats) -> Ints:
     leaders: list[int] = []
     for column in range(len(gpus)):
         equal = (
-            k for k, leader in enumerate(leaders) if gpus[leader] and np.array_equal(rates[:, leader], rates[:, column])
+            k
+            for k, leader in enumerate(leaders)
+            if gpus[leader]
+            and np.array_equal(rates[:, leader], rates[:, column])
+            and _in_proportion(problem, leader, column)
         )
         found = next(equal, len(leaders)) if gpus[column] else len(leaders)
         if found == len(leaders):
             leaders.append(column)
         group.append(found)
     return np.array(group, dtype=np.int64)
+
+
+def _in_proportion(problem: AllocationProblem, one: int, other: int) -> bool:
+    """Whether the nodes of two types have as much of every resource per GPU."""
+    if len(problem.resources) == 1:
+        return True
+    a, b = problem.capacity[one].tolist(), problem.capacity[other].tolist()  # Python's numbers do not overflow
+    return all(x * b[0] == y * a[0] for x, y in zip(a, b, strict=True))
 
 
 def merged(problem: AllocationProblem, group: Ints) -> AllocationProblem:
@@ -190,7 +217,13 @@ def divided(allocation: Allocation, problem: AllocationProblem, group: Ints) -> 
     total = np.bincount(group, weights=gpus)[group]
     part = np.divide(gpus, total, out=np.ones_like(gpus), where=total > 0)
     share = allocation.share[:, group] * part
-    return replace(allocation, problem=problem, share=share, shadow_prices=allocation.shadow_prices[group])
+    return replace(
+        allocation,
+        problem=problem,
+        share=share,
+        shadow_prices=allocation.shadow_prices[group],
+        other_prices=allocation.other_prices[group],
+    )
 
 
 @dataclass(frozen=True, eq=False)

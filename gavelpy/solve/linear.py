@@ -219,7 +219,7 @@ def _first(
 ) -> tuple[Optimum, Floats]:
     """An optimum, and the rows' duals with a trace more GPUs. Raises FloorsRefused if HiGHS has a ray."""
     more = model.row_upper.copy()
-    more[-len(program.problem.gpu_types) :] += TRACE if effort.on_face else 0.0
+    more[-len(program.problem.row_capacity) :] += TRACE if effort.on_face else 0.0
     try:
         first = run.solve(cost, model.row_upper if program.floor.any() else more)
     except SolverFailed as failure:
@@ -236,7 +236,7 @@ def model_of(program: Program, rated: Ints, rated_lower: Floats, level_weight: F
 
     Columns: entries, and the level if there is one.
     """
-    K, T = len(program.value), len(program.problem.gpu_types)
+    K, T = len(program.value), len(program.problem.row_capacity)
     L, R = len(level_weight), len(rated)
     start, row, value = matrix_of(program, rated[:L], rated[L:])
     if L:
@@ -256,6 +256,7 @@ def matrix_of(program: Program, leveled: Ints, floored: Ints) -> tuple[Ints, Int
     """Entries by column (starts, rows, values); rows: rates of `leveled`, of `floored`, time budgets, capacities."""
     K, E = len(program.value), len(program.entry_type)
     R = len(leveled) + len(floored)
+    load_row, load_entry, load = program.loads()
     row, column, value = [program.member_class + R], [program.member_entry], [program.member_time]
     for first, classes in ((0, leveled), (len(leveled), floored)):
         row_of_class = np.full(K, -1)
@@ -265,9 +266,9 @@ def matrix_of(program: Program, leveled: Ints, floored: Ints) -> tuple[Ints, Int
         row.append(rows[here])
         column.append(program.member_entry[here])
         value.append(program.member_rate[here])
-    row.append(R + K + program.entry_type)
-    column.append(np.arange(E))
-    value.append(program.entry_load)
+    row.append(R + K + load_row)
+    column.append(load_entry)
+    value.append(load)
     columns = np.concatenate(column)
     order = np.argsort(columns, kind="stable")
     start = np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=E))])
@@ -282,7 +283,8 @@ def entry_values(program: Program) -> Floats:
 
 def duals_of(program: Program, row_dual: Floats, leveled: Ints, floored: Bools, *, unit: float) -> Duals:
     """Duals by job and type in objective units (up to a common factor if the objective is a level)."""
-    K, T, levels = len(program.value), len(program.problem.gpu_types), len(leveled)
+    amount = program.problem.row_capacity
+    K, T, levels = len(program.value), len(amount), len(leveled)
     rated = np.maximum(row_dual, 0.0) * unit
     count, best = program.classes.count, program.best_rate_steps_per_s
     per_step_per_s = 1.0 / np.where(best > 0, best, 1.0)
@@ -291,10 +293,9 @@ def duals_of(program: Program, row_dual: Floats, leveled: Ints, floored: Bools, 
     level = np.zeros(K)
     level[leveled] = rated[:levels]
     budget, capacity = -row_dual[-K - T : -T] * unit, -row_dual[-T:] * unit
-    gpus = program.problem.gpu_counts
     return Duals(
         level=program.per_job(level / count) * per_step_per_s,
         floor=program.per_job(floor / count) * per_step_per_s,
         budget=program.per_job(np.maximum(budget, 0.0) / count),
-        price=np.maximum(capacity, 0.0) / np.where(gpus > 0, gpus, 1.0),
+        price=np.maximum(capacity, 0.0) / np.where(amount > 0, amount, 1.0),
     )

@@ -126,6 +126,7 @@ class Columns:
 
     fits: Bools  # (Q, T) whether it may have a share
     gpus: Floats  # (Q,) taken at share 1, over all its configurations
+    others: Floats  # (R - 1, Q) the same of each other resource
     is_alone: Bools  # (Q,) whether one job has the GPUs to itself
     member_class: Ints  # (D, Q) -1 = no member; a class of jobs appears once, also if two of its jobs share GPUs
     member_time: Floats  # (D, Q) part of each job's time at share 1
@@ -136,13 +137,14 @@ def columns_of(problem: AllocationProblem, partition: Partition, jobs: Ints, bes
     """The columns of `partition`; `jobs` are the R rows that can run."""
     rows = partition.representative
     gpus = problem.gpus_occupied[rows] * partition.reach
+    others = (problem.occupied[rows, 1:] * partition.reach[:, None]).T
     class_of = np.full(problem.job_count, -1)
     class_of[jobs] = partition.classes.of_job
     best = np.where(best_rate_steps_per_s > 0, best_rate_steps_per_s, 1.0)
     if problem.runs_alone:
         rates = problem.member_rate_steps_per_s[rows] / best[rows, None]
         ones, everyone = np.ones((1, len(rows))), np.ones(len(rows), dtype=np.bool_)
-        return Columns(problem.fits[rows], gpus, everyone, class_of[rows][None], ones, rates[None])
+        return Columns(problem.fits[rows], gpus, others, everyone, class_of[rows][None], ones, rates[None])
     count = problem.member_count[rows]
     first = (np.cumsum(problem.member_count) - problem.member_count)[rows]
     place = np.arange(count.max(initial=1))[:, None]
@@ -158,7 +160,7 @@ def columns_of(problem: AllocationProblem, partition: Partition, jobs: Ints, bes
             time[earlier, same] += time[later, same]
             rate[earlier, same] += rate[later, same]
             member_class[later, same], time[later, same], rate[later, same] = -1, 0.0, 0.0
-    return Columns(problem.fits[rows], gpus, count == 1, member_class, time, rate)
+    return Columns(problem.fits[rows], gpus, others, count == 1, member_class, time, rate)
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +182,9 @@ class Program:
     columns: Columns  # rates, time and GPUs of each class of configurations
     entry_group: Ints  # (E,) class of configurations
     entry_type: Ints  # (E,)
-    entry_load: Floats  # (E,) part of the type's GPUs taken at share 1, over all configurations of the class
+    entry_load: (
+        Floats  # (R, E) part of each resource of the type taken at share 1, over all configurations of the class
+    )
     member_entry: Ints  # (N,) a class of jobs appears once in an entry, also if two of its jobs share GPUs
     member_class: Ints  # (N,)
     member_rate: Floats  # (N,) of each job of the class at share 1, in units of the best rate
@@ -215,6 +219,35 @@ class Program:
         """The program with all its entries."""
         return self if self.problem.runs_alone else self.only(*np.nonzero(self.columns.fits))
 
+    def row(self, resource: int) -> Ints:
+        """Row of each entry's constraint on a resource, (E,): one for each resource and type, GPUs first."""
+        rows: Ints = self.entry_type + resource * len(self.problem.gpu_types) if resource else self.entry_type
+        return rows
+
+    def loads(self) -> tuple[Ints, Ints, Floats]:
+        """The constraints on resources as a matrix over the entries: rows, columns, values."""
+        E = len(self.entry_type)
+        row, column, value = [self.entry_type], [np.arange(E)], [self.entry_load[0]]
+        for resource in range(1, len(self.entry_load)):
+            some = np.flatnonzero(self.entry_load[resource])
+            row.append(self.row(resource)[some])
+            column.append(some)
+            value.append(self.entry_load[resource, some])
+        return np.concatenate(row), np.concatenate(column), np.concatenate(value)
+
+    def cost(self, price: Floats) -> Floats:
+        """Cost of each entry at share 1, (E,), at prices (R T,) of all of a resource of a type."""
+        cost: Floats = self.entry_load[0] * price[self.entry_type]
+        for resource in range(1, len(self.entry_load)):
+            cost = cost + self.entry_load[resource] * price[self.row(resource)]
+        return cost
+
+    def taken(self, share: Floats) -> Floats:
+        """Part of each resource of each type that these shares of the entries, (E,), take, (R T,)."""
+        T = len(self.problem.gpu_types)
+        of_each = [np.bincount(self.entry_type, weights=load * share, minlength=T) for load in self.entry_load]
+        return np.concatenate(of_each)
+
     def per_job(self, per_class: Floats) -> Floats:
         """Values by job, (J,), from values by class, (K,); zero for jobs that can run nowhere."""
         figures: Floats = np.zeros(self.problem.job_count)
@@ -228,9 +261,17 @@ class Program:
         Over jobs that count in the objective; 0 if there is none. It ignores bases, so it is a unit for differences.
         """
         p = self.problem
-        gpus_asked = float(p.gpus_asked[self.jobs].sum())
-        part = p.gpu_counts / max(gpus_asked, float(p.gpu_counts.sum()))  # of each type's time per requested GPU
-        weights = self.member_rate * part[self.entry_type[self.member_entry]] * self.member_alone
+        asked = p.gpus_asked[self.jobs, None]
+        if p.has_sizes or len(p.resources) > 1:
+            lone = p.member_count[p.member_configuration] == 1
+            asked = p.occupied[p.member_configuration[lone]]
+        counts = p.row_capacity.reshape(len(p.resources), -1)
+        whole = np.maximum(asked.sum(axis=0), counts.sum(axis=1))[:, None]
+        parts = (counts / np.where(whole > 0, whole, 1.0))[:, self.entry_type]  # (R, E) of the time of each job
+        part = parts[0]
+        for of_resource, load in zip(parts[1:], self.entry_load[1:], strict=True):
+            part = np.where(load > 0, np.minimum(part, of_resource), part)
+        weights = self.member_rate * part[self.member_entry] * self.member_alone
         levels = self.value * np.bincount(self.member_class, weights=weights, minlength=len(self.value))
         return float(levels[self.value > 0].min(initial=np.inf)) if self.value.any() else 0.0
 
@@ -286,7 +327,7 @@ def _partition(
     problem: AllocationProblem, jobs: Ints, best: Floats, figures: tuple[Floats, ...], *, aggregate: bool
 ) -> Partition:
     rates = problem.rate_alone_steps_per_s if not problem.runs_alone else problem.member_rate_steps_per_s
-    gpus = problem.gpus_asked if not problem.runs_alone else problem.gpus_occupied
+    gpus = problem.gpus_asked[:, None] if not problem.runs_alone else problem.occupied
     features = np.column_stack((rates[jobs] / best[jobs, None], gpus[jobs], *figures))
     if problem.runs_alone:
         return of_singles(classes_of(features) if aggregate else singletons(len(jobs)), jobs, problem.job_count)
@@ -297,13 +338,14 @@ def _partition(
 
 def _entries(problem: AllocationProblem, columns: Columns, group: Ints, gpu_type: Ints) -> dict[str, Any]:
     """Fields of a program with these entries."""
-    gpus = problem.gpu_counts[gpu_type]
+    capacity = problem.row_capacity.reshape(len(problem.resources), -1)[:, gpu_type]
     place, entry = np.nonzero(columns.member_class[:, group] >= 0)
     at = (place, group[entry])
     return {
         "entry_group": group,
         "entry_type": gpu_type,
-        "entry_load": columns.gpus[group] / np.where(gpus > 0, gpus, 1.0),
+        "entry_load": np.vstack([columns.gpus[None, group], columns.others[:, group]])
+        / np.where(capacity > 0, capacity, 1.0),
         "member_entry": entry,
         "member_class": columns.member_class[at],
         "member_rate": columns.member_rate[(*at, gpu_type[entry])],

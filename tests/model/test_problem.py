@@ -41,15 +41,25 @@ def by_hand_blind(problem: AllocationProblem, row: int) -> Floats:
 # Refused values --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("resources", [0, 2])
-def test_resources_that_no_constraint_enforces_are_refused(resources: int) -> None:
-    """Otherwise two jobs that need 16 of 8 CPUs would get shares of 1.0 each, with a violation of 0.0."""
-    problem = make_problem()
-    capacity = np.full((2, resources), 8 * THOUSANDTHS)
-    demand = np.full((3, resources), 8 * THOUSANDTHS)
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"resources": {"cpu": [8.0]}}, "resources['cpu'] must have shape (2,) or be one number, got shape (1,)"),
+        ({"resources": {"cpu": [8.0, -1.0]}}, "resources['cpu'][1] must be finite and >= 0, got -1.0"),
+        ({"resources": {"gpu": 8.0}}, "resources must be unique, got 'gpu' twice (rows 0 and 1)"),
+        ({"resources": {"cpu": 8}, "demand": {"cpu": [1, 2]}}, "demand['cpu'] must have shape (3,) or be one number"),
+        ({"resources": {"cpu": 8}, "demand": {"cpus": 1}}, "demand must be of resources (cpu), got 'cpus'"),
+        ({"demand": {"cpu": 1}}, "demand must be of resources (no resource is given), got 'cpu'"),
+    ],
+)
+def test_resources_that_make_no_sense_are_refused(fields: dict[str, object], complaint: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(complaint)):
+        make_problem(**fields)
 
-    with pytest.raises(InvalidInput, match="GPUs are the only resource that is enforced"):
-        replace(problem, capacity=capacity, demand=demand)
+
+def test_capacity_without_a_name_for_each_resource_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=re.escape("capacity must have shape (2, 1), got (2, 2)")):
+        replace(make_problem(), capacity=np.full((2, 2), 8 * THOUSANDTHS))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 
 from gavelpy.model.problem import AllocationProblem, Entity
 from gavelpy.policies.base import (
+    COUNTED,
     REQUESTS,
     Policy,
     ProblemInput,
@@ -95,7 +96,9 @@ def test_requests_that_a_policy_does_not_use_are_named() -> None:
         price_usd_per_gpu_h=np.zeros(3),
     )
 
-    assert not_used(policy_from("fifo"), with_pairs(problem)) == [each for each in REQUESTS if each != "pairs"]
+    assert not_used(policy_from("fifo"), with_pairs(problem)) == [
+        each for each in REQUESTS if each not in ("pairs", *COUNTED)
+    ]
     assert not_used(policy_from("min_cost:deadlines=1"), problem) == [ProblemInput.WEIGHT, ProblemInput.ENTITY]
     assert not_used(policy_from("isolated"), bare) == []
 

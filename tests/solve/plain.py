@@ -31,6 +31,7 @@ class Optimum:
     status: str
     value: float
     duals: Duals
+    share: Floats  # (C, T) shares at which HiGHS has that value, up to its tolerances
 
 
 def optimum(problem: AllocationProblem, objective: MaxMin | MaxSum) -> Optimum:
@@ -46,7 +47,7 @@ def _level(problem: AllocationProblem, objective: MaxMin) -> Optimum:
     least = floors(problem, objective)[floored] / best[floored]
     base = bases(problem, objective)[part] / best[part]
     values = objective.scale[part] * best[part]
-    J, T, E = problem.job_count, len(problem.gpu_types), rate.shape[1]
+    J, T, E = problem.job_count, load.shape[0], rate.shape[1]
     unit = float(values.min())
     for _ in range(RESCALINGS_MAX):
         matrix = sp.block_array(
@@ -58,7 +59,8 @@ def _level(problem: AllocationProblem, objective: MaxMin) -> Optimum:
         if status != "Optimal" or 0.1 <= x[E] <= 10.0 or x[E] <= 0:
             break
         unit *= float(x[E])
-    return Optimum(status, float(x[E]) * unit, _duals(problem, best, dual, part, floored, 1.0))
+    duals = _duals(problem, best, dual, part, floored, 1.0)
+    return Optimum(status, float(x[E]) * unit, duals, _shares(problem, x[:E]))
 
 
 def _sum(problem: AllocationProblem, objective: MaxSum) -> Optimum:
@@ -68,15 +70,25 @@ def _sum(problem: AllocationProblem, objective: MaxSum) -> Optimum:
     worth = objective.gpu_type_worth if len(objective.gpu_type_worth) else np.ones(len(problem.gpu_types))
     gain = (rate.T @ (objective.gain * best)) * worth[np.nonzero(admissible(problem))[1]]
     unit = float(gain.max(initial=0.0)) or 1.0
-    J, T = problem.job_count, len(problem.gpu_types)
+    J, T = problem.job_count, load.shape[0]
     lower = np.concatenate([least, np.full(J + T, -np.inf)])
     upper = np.concatenate([np.full(len(floored), np.inf), np.ones(J + T)])
     status, x, dual = _highs(sp.vstack([rate[floored], time, load]), -gain / unit, lower, upper)
-    return Optimum(status, float(gain @ x), _duals(problem, best, dual, np.zeros(0, dtype=np.int64), floored, unit))
+    duals = _duals(problem, best, dual, np.zeros(0, dtype=np.int64), floored, unit)
+    return Optimum(status, float(gain @ x), duals, _shares(problem, x))
+
+
+def _shares(problem: AllocationProblem, entries: Floats) -> Floats:
+    """Shares (C, T) from those of admissible entries, scaled into every constraint."""
+    share: Floats = np.zeros(problem.fits.shape)
+    share[np.nonzero(admissible(problem))] = np.maximum(entries, 0.0)
+    time = np.bincount(problem.member_job, share.sum(axis=1)[problem.member_configuration], problem.job_count)
+    used = np.einsum("cr,ct->tr", problem.demand, share) / np.maximum(problem.capacity, 1)
+    return np.asarray(share / max(1.0, time.max(initial=0.0), used.max(initial=0.0)))
 
 
 def _rows(problem: AllocationProblem) -> tuple[Any, Any, Any, Floats]:
-    """Rates in units of the best (J, E), time (J, E) and loads (T, E) of admissible entries, and best rates (J,)."""
+    """Rates in units of the best (J, E), time (J, E) and loads (R T, E) of admissible entries, and best rates (J,)."""
     here = admissible(problem)
     best = np.where(problem.can_run, np.where(here.any(axis=0), problem.rate_alone_steps_per_s, 0.0).max(axis=1), 1.0)
     best = np.where(best > 0, best, 1.0)
@@ -86,12 +98,15 @@ def _rows(problem: AllocationProblem) -> tuple[Any, Any, Any, Floats]:
     member, t = np.nonzero(here[problem.member_configuration])
     entry, job = index[problem.member_configuration[member], t], problem.member_job[member]
     J, T, E = problem.job_count, len(problem.gpu_types), len(configuration)
-    load = problem.gpus_occupied[configuration] / problem.gpu_counts[gpu_type]
+    R = problem.capacity.shape[1]
+    amount = np.maximum(problem.capacity, 1)[gpu_type]  # (E, R) thousandths; nothing uses what there is not
+    load = (problem.demand[configuration] / amount).T.ravel()
+    row = (np.arange(R)[:, None] * T + gpu_type).ravel()
     rates = problem.member_rate_steps_per_s[member, t] / best[job]
     return (
         sp.csr_array((rates, (job, entry)), shape=(J, E)),
         sp.csr_array((np.ones(len(entry)), (job, entry)), shape=(J, E)),
-        sp.csr_array((load, (gpu_type, np.arange(E))), shape=(T, E)),
+        sp.csr_array((load, (row, np.tile(np.arange(E), R))), shape=(R * T, E)),
         best,
     )
 
@@ -119,9 +134,9 @@ def _highs(matrix: Any, cost: Floats, lower: Floats, upper: Floats) -> tuple[str
 
 def _duals(problem: AllocationProblem, best: Floats, dual: Floats, part: Any, floored: Any, unit: float) -> Duals:
     """Converts the duals of rows in the order: levels, floors, time, loads."""
-    J, T = problem.job_count, len(problem.gpu_types)
+    J, T = problem.job_count, problem.capacity.size
     weight, floor = np.zeros(J), np.zeros(J)
     weight[part] = dual[: len(part)] * unit / best[part]
     floor[floored] = dual[len(part) : len(part) + len(floored)] * unit / best[floored]
-    gpus = problem.gpu_counts
-    return Duals(weight, floor, -dual[-J - T : -T] * unit, -dual[-T:] * unit / np.where(gpus > 0, gpus, 1.0))
+    amount = problem.capacity.T.ravel() / 1000
+    return Duals(weight, floor, -dual[-J - T : -T] * unit, -dual[-T:] * unit / np.where(amount > 0, amount, 1.0))

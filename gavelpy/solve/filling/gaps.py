@@ -46,7 +46,7 @@ def gaps_of_classes(
     rising = filled.rising
     gaps[rising] = np.where(rate[rising] > 0, filled.limit[rising] / np.maximum(rate[rising], 1e-300) - 1.0, np.inf)
     together = float(gaps[rising].max(initial=0.0))
-    before = np.zeros(len(program.problem.gpu_types))
+    before = np.zeros(len(program.problem.row_capacity))
     rates = by_type(program, program.member_rate) if by_prices else None
     for number, done in enumerate(filled.levels):
         held = np.flatnonzero(filled.level_of == number)
@@ -82,9 +82,9 @@ def limits(program: Program) -> Floats:
 
 
 def proofs_of_prices(program: Program, rates: Floats, prices: Floats, need: Floats) -> list[Proof]:
-    """The proof from each row of prices (M, T), at the rates `need` (K,); `rates` are (K, T)."""
-    M, (K, T) = len(prices), rates.shape
-    cost = (by_type(program, program.entry_load) * prices[:, None, :]).reshape(M * K, T)
+    """The proof from each row of prices (M, R T), at the rates `need` (K,); `rates` are (K, T)."""
+    M, K = len(prices), len(rates)
+    cost = np.concatenate([by_type(program, program.cost(price)) for price in prices])
     worth, budget = worths_of(np.tile(rates, (M, 1)), cost, np.tile(need, M))
     return [Proof(*of_classes) for of_classes in zip(worth.reshape(M, K), budget.reshape(M, K), prices, strict=True)]
 
@@ -106,7 +106,7 @@ def _excess_resolved(program: Program, proof: Proof, share: Floats, blur: float)
     np.add.at(earned, entry, worth[at] * rate - budget[at] * time)
     np.add.at(times, entry, program.member_time)
     np.add.at(rates, at, rate * shares[entry])
-    missing = np.maximum(earned - _extended(program.entry_load) * price[program.entry_type], 0.0) / times
+    missing = np.maximum(earned - program.cost(price), 0.0) / times
     extra = _extended(np.zeros(len(budget)))
     np.maximum.at(extra, at, missing[entry])
     total = budget.sum() + extra.sum() + price.sum()

@@ -194,34 +194,35 @@ def _rates(program: Program, share: Floats) -> Floats:
 def _least_level(program: Program, targets: Targets, filled: Filled, rate: Floats) -> tuple[float, float, Floats]:
     """The level at which the first job stops, a bound on it, and its increase per GPU of each type, (T,)."""
     problem, rising = program.problem, np.flatnonzero(targets.speed > 0)
+    amount = problem.row_capacity
     if not len(rising):
-        return 0.0, 0.0, np.zeros(len(problem.gpu_types))
+        return 0.0, 0.0, np.zeros(len(amount))
     objective = float((rate[rising] / targets.speed[rising]).min())
-    proof, bound = _own_best(targets, len(problem.gpu_types)), targets.first_limit
+    proof, bound = _own_best(targets, len(amount)), targets.first_limit
     if filled.levels:
         done = filled.levels[0]
         of_gpus = done.proof
         if problem.runs_alone:
             rates, price = by_type(program, program.member_rate), done.proof.price[None, :]
             of_gpus = proofs_of_prices(program, rates, price, done.target)[0]
-        level = of_gpus.level(targets, np.ones(len(problem.gpu_types)))
+        level = of_gpus.level(targets, np.ones(len(amount)))
         if level < bound:
             proof, bound = of_gpus, level
     unit = float(proof.worth @ targets.speed)
-    gpus, best = problem.gpu_counts, program.best_rate_steps_per_s
+    best = program.best_rate_steps_per_s
     count = program.classes.count
     worth = program.per_job(proof.worth / count) / np.where(best > 0, best, 1.0)
-    price = proof.price / np.where(gpus > 0, gpus, 1.0)
+    price = proof.price / np.where(amount > 0, amount, 1.0)
     budget = program.per_job(proof.budget / count)
-    prices = prices_of(program, np.repeat(worth[:, None], len(gpus), axis=1), price, budget) / unit
+    prices = prices_of(program, np.repeat(worth[:, None], len(problem.gpu_types), axis=1), price, budget) / unit
     return objective, bound, prices
 
 
-def _own_best(targets: Targets, gpu_types: int) -> Proof:
+def _own_best(targets: Targets, prices: int) -> Proof:
     """The proof that the first job has reached its own best rate."""
     reached = np.where(targets.speed > 0, targets.limit / np.where(targets.speed > 0, targets.speed, 1.0), np.inf)
     first = np.arange(len(reached)) == np.argmin(reached)
-    return Proof(first.astype(np.float64), np.where(first, targets.limit, 0.0), np.zeros(gpu_types))
+    return Proof(first.astype(np.float64), np.where(first, targets.limit, 0.0), np.zeros(prices))
 
 
 # The last digits ------------------------------------------------------------------------------------------------------
@@ -293,10 +294,11 @@ def _singles(program: Program, used: Bools, rate: Floats) -> Bools:
 def _equations(program: Program, share: Floats, rate: Floats) -> _Equations:
     from scipy.sparse import csr_array, vstack
 
-    K, T, E = len(program.value), len(program.problem.gpu_types), len(share)
+    K, T, E = len(program.value), len(program.problem.row_capacity), len(share)
+    load_row, load_entry, load = program.loads()
     at, entry = program.member_class, program.member_entry
     rates = csr_array((program.member_rate / np.where(rate > 0, rate, 1.0)[at], (at, entry)), shape=(K, E))
     times = csr_array((program.member_time, (at, entry)), shape=(K, E))
-    loads = csr_array((program.entry_load, (program.entry_type, np.arange(E))), shape=(T, E))
+    loads = csr_array((load, (load_row, load_entry)), shape=(T, E))
     full = [rows[np.flatnonzero(np.asarray(rows @ share) >= 1.0 - _TIGHT)] for rows in (times, loads)]
     return _Equations(csr_array(vstack([rates[np.flatnonzero(rate > 0)], *full])))

@@ -116,7 +116,7 @@ def fill_residuals(
         if found.level == np.inf:
             return filled.at_limits(found, target, share)
         rate = by_type(program, np.where(residual.open, program.member_rate, 0.0))
-        free = price <= found.noise * price.max()
+        free = _is_free(program, price <= found.noise * price.max())
         limit = np.where(
             targets.saturated, targets.limit, np.minimum(targets.limit, np.where(free, rate, 0.0).max(axis=1))
         )
@@ -150,7 +150,7 @@ def _highest_water_level(
 
 
 def _whole(program: Program) -> Residual:
-    K, E, T = len(program.value), len(program.entry_type), len(program.problem.gpu_types)
+    K, E, T = len(program.value), len(program.entry_type), len(program.problem.row_capacity)
     return Residual(program, np.ones(E, dtype=np.bool_), np.ones(K, dtype=np.bool_), np.ones(T), np.zeros(E))
 
 
@@ -171,7 +171,7 @@ def _narrowed(
     `rate` (K, T) is that of the residual's open entries.
     """
     program, target = residual.program, filled.rate
-    cost = by_type(program, program.entry_load * price[program.entry_type])
+    cost = by_type(program, program.cost(price))
     worth, budget = worths_of(rate, cost, target)
     dearer = cost + budget[:, None] - worth[:, None] * rate
     cancelled = _CANCELLED * worth * rate.max(axis=1)
@@ -183,13 +183,22 @@ def _narrowed(
     at = program.member_class, program.entry_type  # an entry is a membership: jobs run alone
     fixed_here = fixed[at[0]] & possible[at]
     share = np.where(fixed_here, target[at[0]] / np.where(fixed_here, program.member_rate, 1.0), filled.share)
-    taken = np.bincount(
-        at[1], weights=np.where(fixed_here, program.entry_load * share, 0.0), minlength=len(residual.left)
-    )
+    taken = program.taken(np.where(fixed_here, share, 0.0))
     live = residual.live & ~fixed
     share = np.where(possible[at] | ~residual.open, share, 0.0)
     narrower = Residual(program, possible[at] & live[at[0]], live, np.maximum(residual.left - taken, 0.0), share)
     return narrower, replace(filled, share=share)
+
+
+def _is_free(program: Program, is_free: Bools) -> Bools:
+    """Whether a type has a price of zero: (T,), or (K, T) for each class if there are several resources.
+
+    `is_free` is (R T,); a class does not pay for a resource that it does not use.
+    """
+    if len(program.entry_load) == 1:
+        return is_free
+    priced = np.where(is_free, 0.0, 1.0)
+    return by_type(program, np.where(program.cost(priced) > 0, 0.0, 1.0)) > 0
 
 
 def by_type(program: Program, per_entry: Floats) -> Floats:

@@ -47,7 +47,7 @@ class Residual:
     program: Program
     open: Bools  # (E,) entries that may have a share
     live: Bools  # (K,) classes with a target
-    left: Floats  # (T,) fraction of each type's GPUs
+    left: Floats  # (R T,) fraction of each resource of each type: GPUs first
     share: Floats  # (E,) of the level before, which satisfy the targets so far
 
 
@@ -57,7 +57,7 @@ class Proof:
 
     worth: Floats  # (K,) of a class's rate
     budget: Floats  # (K,) of its time
-    price: Floats  # (T,) of all GPUs of a type
+    price: Floats  # (R T,) of all of a resource of a type
 
     def level(self, targets: Targets, left: Floats) -> float:
         """Upper bound on the level."""
@@ -101,7 +101,7 @@ def highest_water_level(
 
 def is_for_prices(problem: AllocationProblem) -> bool:
     """Whether the price engine applies to the problem."""
-    return problem.runs_alone and problem.job_count >= NEWTON_MIN
+    return problem.is_plain and problem.job_count >= NEWTON_MIN
 
 
 def _by_highs(
@@ -133,7 +133,7 @@ def _by_prices(residual: Residual, targets: Targets, solver: Solver) -> WaterLev
     share[residual.open] = found.share
     worth[live] = found.worth
     price = found.price * counts
-    earned = worth[live][some.member_class] * some.member_rate - some.entry_load * price[some.entry_type]
+    earned = worth[live][some.member_class] * some.member_rate - some.cost(price)
     np.maximum.at(budget, live[some.member_class], earned)
     proof = Proof(worth, budget, price)
     level = proof.level(targets, residual.left)
@@ -261,7 +261,7 @@ class _Elastic:
             budgets = np.zeros(len(budgets))
         at, entry, E = some.member_class, some.member_entry, len(some.entry_type)
         earned = worths[at] * some.member_rate - budgets[at] * some.member_time
-        excess = np.bincount(entry, weights=earned, minlength=E) - some.entry_load * prices[some.entry_type]
+        excess = np.bincount(entry, weights=earned, minlength=E) - some.cost(prices)
         missing = np.maximum(excess, 0.0) / np.bincount(entry, weights=some.member_time, minlength=E)
         np.maximum.at(extra := np.zeros(len(budgets)), at, missing[entry])
         whole = np.zeros((2, len(self._residual.live)))
@@ -282,7 +282,7 @@ def _narrowed(residual: Residual) -> Program:
         base=p.base[live],
         entry_group=p.entry_group[residual.open],
         entry_type=p.entry_type[residual.open],
-        entry_load=p.entry_load[residual.open],
+        entry_load=p.entry_load[:, residual.open],
         member_entry=entry[p.member_entry[kept]],
         member_class=row[p.member_class[kept]],
         member_rate=p.member_rate[kept],
@@ -295,9 +295,9 @@ def _at_one_price(residual: Residual) -> Proof:
     """The proof from equal prices of all GPUs, where each job's marginal value is the least cost of its rate."""
     p = residual.program
     gpus = p.problem.gpu_counts
-    price = gpus / gpus.sum()
+    price = np.append(gpus / gpus.sum(), np.zeros(len(residual.left) - len(gpus)))
     members = np.bincount(p.member_entry, minlength=len(p.entry_type))
-    cost = (p.entry_load * price[p.entry_type] / members)[p.member_entry]
+    cost = (p.cost(price) / members)[p.member_entry]
     here = residual.open[p.member_entry] & (p.member_rate > 0)
     worth = np.full(len(p.value), np.inf)
     np.minimum.at(worth, p.member_class[here], cost[here] / p.member_rate[here])

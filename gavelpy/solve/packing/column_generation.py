@@ -116,7 +116,7 @@ class _Growing:
     def optimum(self) -> tuple[Optimum, Floats]:
         """An optimum among all entries, and the rows' duals with a trace more GPUs (see linear.py)."""
         more = self._model.row_upper.copy()
-        more[-len(self._program.problem.gpu_types) :] += linear.TRACE
+        more[-len(self._program.problem.row_capacity) :] += linear.TRACE
         cost = self._cost(self._pieces[0])
         if self._leveled:
             cost = np.append(cost, -float(self._leveled))  # so that the duals of the levels are about 1
@@ -177,7 +177,7 @@ class _Growing:
         return linear.entry_values(piece) * self._program.type_worth[piece.entry_type] / self.unit
 
     def _duals(self, optimum: Optimum) -> ProgramDuals:
-        K, T, L = len(self._program.value), len(self._program.problem.gpu_types), self._leveled
+        K, T, L = len(self._program.value), len(self._program.problem.row_capacity), self._leveled
         rate = np.zeros(K)
         rate[self._levels.classes] = optimum.row_dual[:L]
         rate[self._floored] += optimum.row_dual[L : L + len(self._floored)]

@@ -35,7 +35,7 @@ class ProgramDuals:
 
     rate: Floats  # (K,) per unit of rate, from levels and floors
     time: Floats  # (K,) of a job's time
-    capacity: Floats  # (T,) of all GPUs of a type
+    capacity: Floats  # (R T,) of all of a resource of a type: GPUs first
     per_gain: float  # per unit of the sum of values; 0 if the sum is for ties only
 
 
@@ -53,6 +53,8 @@ class Pool:
         self._time = c.member_time
         self._gpus = c.gpus
         self._load = c.gpus / np.where(gpus > 0, gpus, 1.0)[:, None]
+        amount = program.problem.row_capacity.reshape(-1, len(gpus), 1)[1:]
+        self._other_load = c.others[:, None, :] / np.where(amount > 0, amount, 1.0)  # (R - 1, T, Q)
         self._alone = c.fits.T & c.is_alone
         self._unused = np.ascontiguousarray(c.fits.T)
         self._several = self._unused & ~c.is_alone
@@ -103,7 +105,10 @@ class Pool:
         if duals.per_gain:
             worth += duals.per_gain * self._gain
         worth -= np.einsum("dq,dq->q", self._of_member(duals.time), self._time)
-        worth -= self._load * duals.capacity[:, None]
+        of_resource = duals.capacity.reshape(-1, len(worth))
+        worth -= self._load * of_resource[0, :, None]
+        for load, capacity in zip(self._other_load, of_resource[1:], strict=True):
+            worth -= load * capacity[:, None]
         return np.where(self._unused, worth, -np.inf)
 
     def _best(self, worth: Floats, count: int, least: float) -> Ints:
@@ -145,7 +150,7 @@ def guessed(program: Program, pool: Pool) -> ProgramDuals | None:
         rate, time = _balanced(sample, taken, rate, time, sharpness)
         factor = count.sum() / (count @ rate)
         rate, time, price = rate * factor, time * factor, (price + dearer) * factor
-    capacity: Floats = np.zeros(len(program.problem.gpu_types))
+    capacity: Floats = np.zeros(len(program.problem.row_capacity))
     capacity[sample.types] = price * sample.gpus
     return ProgramDuals(rate * count * program.value / sample.unit, time * count, capacity, per_gain=0.0)
 

@@ -86,8 +86,13 @@ def _slots(problem: AllocationProblem, configurations: Ints, jobs: Ints, best_ra
     return _Slots(
         job=np.where(taken, row[problem.member_job[member]], -1),
         rates=np.where(taken, kind[member], -1),
-        demand=problem.demand[configurations, 0],
+        demand=_labels_of_demand(problem.demand[configurations]),
     )
+
+
+def _labels_of_demand(demand: Ints) -> Ints:
+    """Equal numbers for configurations with equal demand of every resource, (P,)."""
+    return demand[:, 0] if demand.shape[1] == 1 else classes_of_labels(demand).of_job
 
 
 def _groups(slots: _Slots, classes: Classes) -> Classes:

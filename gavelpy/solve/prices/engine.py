@@ -44,7 +44,7 @@ REST = "rest"  # kind of the prices of what a level leaves
 
 def answers(problem: AllocationProblem, objective: LinearObjective) -> bool:
     """Whether this rung applies to the problem."""
-    if not problem.runs_alone:
+    if not problem.is_plain:
         return False
     match objective:
         case MaxMin():

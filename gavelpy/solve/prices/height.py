@@ -35,7 +35,7 @@ def height(
     whole = np.zeros((len(program.value), len(gpu_counts)))
     whole[at] = program.member_rate
     load = np.zeros(len(program.value))
-    load[at[0]] = (program.entry_load * program.problem.gpu_counts[program.entry_type])[program.member_entry]
+    load[at[0]] = (program.entry_load[0] * program.problem.gpu_counts[program.entry_type])[program.member_entry]
     types = np.flatnonzero((gpu_counts > 0) & (whole > 0).any(axis=0))
     if not len(types):
         return None
