@@ -75,7 +75,8 @@ def run_scale() -> None:
     """Many jobs on many GPUs: the cost of a what-if over a year of a large cluster. Takes minutes."""
     options = GeneratorOptions(jobs=SCALE_JOBS, mean_interarrival_s=77.0, multi_gpu=True)
     trace = generate(options, published_throughputs(), np.random.default_rng(0))
-    settings = SimulationSettings(mechanism=MechanismSettings(solve_interval_s=360.0, settled_rounds_max=1_000_000))
+    mechanism = MechanismSettings(solve_interval_s=360.0, settled_rounds_max=1_000_000)
+    settings = SimulationSettings(mechanism, mechanism_given=frozenset({"solve_interval_s"}))
     cluster = Cluster.parse("v100:1000,p100:1000,k80:1000")
     print(f"{SCALE_JOBS:,} generated jobs, gangs of 1 to 8, on 3,000 GPUs; a solve a round at most")
     for policy in ("max_min_fairness", "fifo"):

@@ -15,7 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -292,7 +292,8 @@ def _print_simulated(jobs: Sequence[pb.GetJobResponse], rates: Mapping[str, floa
     from gavelpy.simulator.settings import Costs, SimulationSettings, default_mechanism
 
     start_s = measured_start_s(jobs, rates)
-    settings = SimulationSettings(default_mechanism().with_round(ROUND_S), Costs(1.0, start_s, 0.0))
+    mechanism = replace(default_mechanism().with_round(ROUND_S), solve_interval_s=1.0)
+    settings = SimulationSettings(mechanism, Costs(1.0, start_s, 0.0))
     result = simulate(_trace(jobs, rates), Cluster.of(GPUS), "max_min_fairness", settings=settings)
     live_s = sum(answer.job.ended_at_s - answer.job.submitted_at_s for answer in jobs) / len(jobs)
     simulated_s = result.metrics.avg_jct_s

@@ -218,7 +218,7 @@ RoundOption = Annotated[
     ),
 ]
 SolveIntervalOption = Annotated[
-    float | None, _seconds(1e12, "Least time between two allocations. Default: the preset's, 0 or 1920.")
+    float | None, _seconds(1e12, "Least time between two allocations. Default: the preset's, one round or 1920.")
 ]
 CheckpointOption = Annotated[float | None, _seconds(1e12, "Time to stop a job. Default: the preset's, 5 or 0.")]
 RestartOption = Annotated[float | None, _seconds(1e12, "Time to start a job. Default: the preset's, 15 or 0.")]

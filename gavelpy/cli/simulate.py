@@ -74,18 +74,20 @@ class Experiment:
             "retry_s": mechanism.retry_s,
             "retry_max_s": mechanism.retry_max_s,
             **({"teams": [asdict(team) for team in mechanism.teams]} if mechanism.teams else {}),
-            **({"move_lag_s_by_policy": lags} if (lags := self._other_lags()) else {}),
+            **self._by_policy("move_lag_s"),
+            **self._by_policy("solve_interval_s"),
             **asdict(self.settings.costs),
             "version": __version__,
         }
 
-    def _other_lags(self) -> dict[str, float]:
-        """`move_lag_s` of runs for which it differs from the mechanism's, by label."""
+    def _by_policy(self, name: str) -> dict[str, dict[str, float]]:
+        """A setting of the runs for which it differs from the mechanism's, by label, if there are any."""
         from gavelpy.policies.base import policy_from
 
         by_label = {run.label: self.settings.for_policy(policy_from(run.policy)) for run in self.runs}
-        lags = {label: settings.mechanism.move_lag_s for label, settings in by_label.items()}
-        return {label: lag_s for label, lag_s in lags.items() if lag_s != self.settings.mechanism.move_lag_s}
+        values = {label: getattr(settings.mechanism, name) for label, settings in by_label.items()}
+        others = {label: value for label, value in values.items() if value != getattr(self.settings.mechanism, name)}
+        return {f"{name}_by_policy": others} if others else {}
 
 
 FairnessOption = Annotated[
@@ -330,7 +332,7 @@ def _settings(
         base,
         mechanism=replace(settings, **given),
         costs=replace(base.costs, **_given(costs)),
-        keeps_move_lag="move_lag_s" in given,
+        mechanism_given=frozenset(given),
     )
 
 

@@ -141,9 +141,11 @@ class MechanismSettings:
     def with_round(self, round_s: float) -> MechanismSettings:
         """These settings with another round length and the settings that scale with it."""
         every_s = round_s * SOLVE_AT_LEAST_ROUNDS if self.solve_at_least_every_s else 0.0
+        is_by_round = self.solve_interval_s == self.round_s * SOLVE_INTERVAL_ROUNDS
         return replace(
             self,
             round_s=round_s,
+            solve_interval_s=round_s * SOLVE_INTERVAL_ROUNDS if is_by_round else self.solve_interval_s,
             lease_min_s=round_s * LEASE_MIN_ROUNDS,
             move_lag_s=round_s * MOVE_LAG_ROUNDS if self.move_lag_s else 0.0,
             solve_at_least_every_s=every_s,
@@ -188,6 +190,10 @@ LEASE_MIN_ROUNDS = 0.5
 MOVE_LAG_ROUNDS = 5.0
 MOVE_LAG_ROUNDS_ON_TIME = 1.0  # the same for policies that use deadlines, which need shares delivered promptly
 LAG_MAX = 2.0  # the largest lag that counts, either way, in units of `move_lag_s`
+
+# `solve_interval_s` in rounds in simulations: allocations at every arrival and finish cost more and give the same
+# averages. See docs/decisions/0010.
+SOLVE_INTERVAL_ROUNDS = 1
 
 # `solve_at_least_every_s` in rounds, where answers depend on time: as often as the original Gavel recomputes.
 SOLVE_AT_LEAST_ROUNDS = 5

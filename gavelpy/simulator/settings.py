@@ -20,6 +20,7 @@ from gavelpy.mechanism.settings import (
     MOVE_LAG_ROUNDS,
     MOVE_LAG_ROUNDS_ON_TIME,
     SOLVE_AT_LEAST_ROUNDS,
+    SOLVE_INTERVAL_ROUNDS,
     START_SETTINGS,
     MechanismSettings,
 )
@@ -55,9 +56,10 @@ class Costs:
 
 
 def default_mechanism() -> MechanismSettings:
-    """The daemon's mechanism settings, for virtual leases."""
+    """The daemon's mechanism settings, for virtual leases and with one allocation a round at most."""
     round_s = MechanismSettings.round_s
     return MechanismSettings(
+        solve_interval_s=round_s * SOLVE_INTERVAL_ROUNDS,
         settled_rounds_max=SETTLED_ROUNDS,
         lease_min_s=round_s * LEASE_MIN_ROUNDS,
         move_lag_s=round_s * MOVE_LAG_ROUNDS,
@@ -86,7 +88,9 @@ class SimulationSettings:
     costs: Costs = field(default_factory=Costs)
     blind_view: Mapping[str, BlindView] = field(default_factory=dict)  # by policy; default: the mean rate
     plans_slack: bool = True  # policies that plan deadlines know the round length, the cost of a turn and the lag
-    keeps_move_lag: bool = False  # whether `move_lag_s` holds for policies with deadlines, too: see `for_policy`
+    mechanism_given: frozenset[str] = (
+        frozenset()
+    )  # fields of the mechanism that hold for all policies: see `for_policy`
     steps: StepCount = field(default_factory=StepCount)
     shuffled: frozenset[str] = frozenset()  # labels of runs with a random type order in each round
 
@@ -97,16 +101,22 @@ class SimulationSettings:
     def for_policy(self, policy: Policy) -> SimulationSettings:
         """These settings with the mechanism's defaults for a policy.
 
-        A policy that uses deadlines gets a `move_lag_s` of one round in place of the default of five. Any other value
-        stays, and so does the default with `keeps_move_lag`.
+        A policy that uses deadlines gets a `move_lag_s` of one round in place of the default of five. Under a policy
+        whose jobs start only with a share, each arrival and finish is answered at once, as by the daemon. Any other
+        value stays, and so do the fields of `mechanism_given`.
         """
         mechanism = self.mechanism
-        round_s, move_lag_s = mechanism.round_s, mechanism.move_lag_s
-        if move_lag_s == round_s * MOVE_LAG_ROUNDS and not self.keeps_move_lag and uses_deadlines(policy):
+        round_s, move_lag_s, interval_s = mechanism.round_s, mechanism.move_lag_s, mechanism.solve_interval_s
+        is_default = move_lag_s == round_s * MOVE_LAG_ROUNDS and "move_lag_s" not in self.mechanism_given
+        if is_default and uses_deadlines(policy):
             move_lag_s = round_s * MOVE_LAG_ROUNDS_ON_TIME
+        is_default = interval_s == round_s * SOLVE_INTERVAL_ROUNDS and "solve_interval_s" not in self.mechanism_given
+        if is_default and not policy.fills_leftover:
+            interval_s = 0.0
         every_s = mechanism.solve_at_least_every_s if varies_with_time(policy) else 0.0
         declared: dict[str, Any] = {"fill_leftover": policy.fills_leftover, "solve_at_least_every_s": every_s}
-        return replace(self, mechanism=replace(mechanism, move_lag_s=move_lag_s, **declared))
+        declared |= {"move_lag_s": move_lag_s, "solve_interval_s": interval_s}
+        return replace(self, mechanism=replace(mechanism, **declared))
 
     @property
     def little_work(self) -> str:

@@ -329,6 +329,16 @@ def test_preset_of_the_original_has_no_costs(gavel: Gavel) -> None:
     assert (said["solve_interval_s"], said["checkpoint_s"], said["restart_s"]) == (1920, 0, 0)
 
 
+def test_the_record_names_the_interval_of_each_policy(gavel: Gavel) -> None:
+    said = [
+        gavel("simulate", gavel.trace(), *SMALL, "--policy", "fifo,las", *options, "-o", "json").json["parameters"]
+        for options in ((), ("--solve-interval-s", "360"))
+    ]
+
+    assert [one["solve_interval_s"] for one in said] == [360, 360]
+    assert [one.get("solve_interval_s_by_policy") for one in said] == [{"fifo": 0}, None]
+
+
 def test_report_has_the_runs_and_stderr_its_path(gavel: Gavel) -> None:
     answer = gavel(
         "simulate", gavel.trace(), *SMALL, "--policy", "fifo,las", "--report", "new/report.html", "-o", "json"

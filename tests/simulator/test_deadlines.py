@@ -38,7 +38,7 @@ def misses(policy: str, settings: SimulationSettings | None = None) -> int:
 
 def with_lag(move_lag_s: float) -> SimulationSettings:
     """The default settings with another lag, also for policies with deadlines."""
-    settings = SimulationSettings(keeps_move_lag=True)
+    settings = SimulationSettings(mechanism_given=frozenset({"move_lag_s"}))
     return replace(settings, mechanism=replace(settings.mechanism, move_lag_s=move_lag_s))
 
 

@@ -80,6 +80,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     def with_round(self, settings: MechanismSettings, round_s: float) -> MechanismSettings:
         """These settings with another round length; defaults that depend on it follow unless the file sets them."""
         kept = {name: getattr(settings, name) for name in _BY_ROUND if name in self.mechanism_given}
+        kept["solve_interval_s"] = settings.solve_interval_s
         return replace(settings.with_round(round_s), **kept)
 
     def for_policy(self, settings: MechanismSettings, policy: Policy) -> MechanismSettings:
