@@ -30,6 +30,7 @@ from gavelpy.mechanism.events import (
     IdsReserved,
     JobAnnotated,
     JobCancelled,
+    JobsArchived,
     JobsHeld,
     JobsReleased,
     JobsRequeued,
@@ -78,11 +79,13 @@ FEATURED = 8  # what the agent of a node lacks
 BOOKED = 9  # reservations for users, and jobs that run within one
 LAGGING = 10  # settings: the lag for which a running job is preempted
 TEAMED = 11  # settings: teams; of an allocation: marginal values, memory, refused jobs
+ARCHIVED = 11  # jobs that have left for the archive
 NEWEST = 11
 OLDEST = 1  # that can be read
 _LATER = {  # newest version of an event, if above VERSION
     "AllocationSolved": TEAMED,
     "JobSubmitted": BOOKED,
+    "JobsArchived": ARCHIVED,
     "JobsHeld": ORDERED,
     "ReservationAdded": BOOKED,
     "ReservationRemoved": ORDERED,
@@ -142,6 +145,7 @@ EVENT_NAMES: dict[str, type[Event]] = {
     "SchedulerRestarted": SchedulerRestarted,
     "AgentRejoined": AgentRejoined,
     "PriorityChanged": PriorityChanged,
+    "JobsArchived": JobsArchived,
 }
 _NAMES = {kind: name for name, kind in EVENT_NAMES.items()}
 _FIELDS = {name: [(field.name, str(field.type)) for field in fields(kind)] for name, kind in EVENT_NAMES.items()}
@@ -210,6 +214,8 @@ def encode(event: Event, now_s: float) -> bytes:
             version = ORDERED
         case PriorityChanged():
             version = RANKED
+        case JobsArchived():
+            version = ARCHIVED
         case NodeJoined() if event.state_id or event.lacks:
             version = FEATURED if event.lacks else NAMED
         case NodeUnhealthy():

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gavelpy.errors import InvalidInput
+from gavelpy.mechanism import archiving
 from gavelpy.mechanism.events import (
     AgentRejoined,
     AllocationFailed,
@@ -24,6 +25,7 @@ from gavelpy.mechanism.events import (
     IdsReserved,
     JobAnnotated,
     JobCancelled,
+    JobsArchived,
     JobsHeld,
     JobsReleased,
     JobsRequeued,
@@ -53,7 +55,7 @@ from gavelpy.mechanism.priority_classes import check_class
 from gavelpy.model.allocation import AGAIN_MIN_S
 from gavelpy.model.arrays import VALUE_MAX, Bools, Floats, Ints
 from gavelpy.model.cluster import GPU_COUNT_MAX
-from gavelpy.model.job import NodeId
+from gavelpy.model.job import JobSpec, NodeId
 
 if TYPE_CHECKING:
     from gavelpy.mechanism.core import SchedulerCore
@@ -93,13 +95,10 @@ def check(core: SchedulerCore, event: Event) -> None:
         case AllocationSolved():
             _shares(core, event)
         case JobSubmitted():
-            row = core.jobs.serial_of.get(event.spec.id, -1)
-            if row >= 0 and core.jobs.state[row] <= LAST_ALIVE:
-                raise InvalidInput(f"id must not be that of a living job, got {event.spec.id!r} (job {row})")
-            _within("after", np.array([*event.spec.after_ok, *event.spec.after_any], dtype=np.int64), core.jobs.count)
+            _submitted(core, event.spec)
         case JobCancelled():
             _jobs(core, np.array([event.job]))
-        case JobsHeld() | JobsReleased() | JobsRequeued() | PriorityChanged():
+        case JobsHeld() | JobsReleased() | JobsRequeued() | PriorityChanged() | JobsArchived():
             _ordered(core, event)
         case NodeJoined():
             _joined(event)
@@ -232,10 +231,30 @@ def _rates(core: SchedulerCore, event: ThroughputEstimated) -> None:
     _all("rates_steps_per_s", rates, np.isnan(rates) | ((rates >= 0) & (rates <= VALUE_MAX)), allowed)
 
 
-def _ordered(core: SchedulerCore, event: JobsHeld | JobsReleased | JobsRequeued | PriorityChanged) -> None:
+def _submitted(core: SchedulerCore, spec: JobSpec) -> None:
+    row = core.jobs.serial_of.get(spec.id, -1)
+    if row >= 0 and core.jobs.state[row] <= LAST_ALIVE:
+        job = core.jobs.ids.serial(row)
+        raise InvalidInput(f"id must not be that of a living job, got {spec.id!r} (job {job})")
+    after = np.array([*spec.after_ok, *spec.after_any], dtype=np.int64)
+    _within("after", after, core.jobs.ids.next_serial)
+
+
+_Ordered = JobsHeld | JobsReleased | JobsRequeued | PriorityChanged | JobsArchived
+
+
+def _ordered(core: SchedulerCore, event: _Ordered) -> None:
     _jobs(core, event.jobs)
+    if isinstance(event, JobsArchived):
+        _archived(core, event)
     if isinstance(event, PriorityChanged):
         check_class(event.priority, core.settings)
+
+
+def _archived(core: SchedulerCore, event: JobsArchived) -> None:
+    _all("jobs", event.jobs, archiving.can_leave(core, event.jobs), "over and without a lease that may run")
+    if not 0 <= event.usage_before_s <= core.now_s:
+        raise InvalidInput(f"usage_before_s must be in [0, {core.now_s:g}], got {event.usage_before_s!r}")
 
 
 def _joined(event: NodeJoined) -> None:
@@ -280,7 +299,7 @@ def _reservation(core: SchedulerCore, event: ReservationAdded) -> None:
 
 
 def _skipped(core: SchedulerCore, event: IdsReserved) -> None:
-    jobs_max = core.jobs.count + SKIPPED_MAX
+    jobs_max = core.jobs.ids.next_serial + SKIPPED_MAX
     if not 0 <= event.jobs <= jobs_max:
         raise InvalidInput(f"jobs must be in [0, {jobs_max}], got {event.jobs}")
     if not 0 <= event.leases <= LEASE_MAX:

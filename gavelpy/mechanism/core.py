@@ -18,6 +18,7 @@ import numpy as np
 
 from gavelpy.mechanism import (
     accept,
+    archiving,
     class_planning,
     competition,
     eligibility,
@@ -27,7 +28,6 @@ from gavelpy.mechanism import (
     planning,
     priority_classes,
     reports,
-    reservations,
     windows,
 )
 from gavelpy.mechanism.commands import Command, KillLease, QueryAgent, Report, RoundPlan
@@ -43,6 +43,7 @@ from gavelpy.mechanism.events import (
     IdsReserved,
     JobAnnotated,
     JobCancelled,
+    JobsArchived,
     JobsHeld,
     JobsReleased,
     JobsRequeued,
@@ -74,6 +75,7 @@ from gavelpy.mechanism.planning import Planner
 from gavelpy.mechanism.requests import NONE_OPEN, AllocationRequest, ThroughputRequest
 from gavelpy.mechanism.selection import NONE_CHOSEN, Chosen
 from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.mechanism.translation import handle_serials
 from gavelpy.mechanism.view import CoreView, view_of
 from gavelpy.model.arrays import Bools, Ints
 
@@ -90,7 +92,7 @@ class SchedulerCore:
         self.pool = GpuPool()
         self.jobs = JobTable(type_count=0)
         self.leases = LeaseBook(self.jobs, self.pool)
-        self.question = AllocationRequest()
+        self.question, self.throughput = AllocationRequest(), ThroughputRequest()
         self.exempt = non_preemptible.ALL_PREEMPTIBLE  # recomputed after each event
         self.kept: Ints = priority_classes.NONE_KEPT  # the same, by class and type
         self.now_s = self.round_began_s = 0.0
@@ -104,7 +106,6 @@ class SchedulerCore:
         self.window_due_s = NEVER_S  # the next begin or end of one
         self.awaiting = False  # a plan waits for the policy's answer
         self.type_order: Ints = NO_INTS  # of the WakeupDue that started the wait
-        self.throughput = ThroughputRequest()
 
     # Interface ---------------------------------------------------------------------------------------------------
 
@@ -114,6 +115,11 @@ class SchedulerCore:
         Raises InvalidInput, and changes nothing, if the event is invalid: see `accept`.
         """
         assert now_s >= self.now_s, f"time went back from {self.now_s} to {now_s}"
+        if self.jobs.ids.are_translated:
+            return handle_serials(self, event, now_s)
+        return self.handle_rows(event, now_s)
+
+    def handle_rows(self, event: Event, now_s: float) -> list[Command]:  # as `handle`, for an event with rows
         self._check(self, event)
         self.now_s, self.unmet_jobs = now_s, []
         commands = self._apply(event, now_s)
@@ -138,6 +144,8 @@ class SchedulerCore:
                     self.disturb()
             case JobSubmitted() | JobCancelled() | JobsHeld() | JobsReleased() | JobsRequeued() | PriorityChanged():
                 return job_orders.apply(self, event)
+            case JobsArchived():
+                archiving.remove(self, event.jobs)
             case ThroughputEstimated():
                 if self.throughput.apply(event, self.jobs):
                     self.disturb()
@@ -152,24 +160,14 @@ class SchedulerCore:
                 self.pool.price_usd_per_gpu_h[self.pool.gpu_types.index(event.gpu_type)] = event.price_usd_per_gpu_h
                 self.disturb()
             case ConfigChanged():
-                self.settle()  # book the time up to now under the old settings
-                self.settings = event.settings
-                self.jobs.limit_lag(self.settings.rules.lag_max_s(self.settings))  # lags count up to the new limit
-                priority_classes.rank_jobs(self.jobs, self.settings)
-                if not self.settings.lease_min_s and self.jobs.any_held:
-                    reservations.release(self.jobs, slice(self.jobs.count))
-                if self.jobs.any_gated:
-                    eligibility.shorten(self.jobs, self.settings, self.now_s)
-                    self.retry_due_s = eligibility.due_s(self.jobs, self.now_s)
-                self.disturb()
+                job_orders.reconfigure(self, event.settings)
             case PolicyChanged():
                 self.throughput.want(self.jobs.unmeasured.tolist())  # the new policy may estimate more rates
                 self.disturb()
             case ReservationAdded() | ReservationRemoved():
                 windows.change(self, event)
             case IdsReserved():
-                self.jobs.skip(event.jobs, self.pool.gpu_types, now_s)
-                self.leases.next_lease = max(self.leases.next_lease, event.leases)
+                self.leases.skip(event.jobs, event.leases, now_s)
             case JobAnnotated():
                 pass
             case SchedulerRestarted():
@@ -354,8 +352,7 @@ class SchedulerCore:
 
     def _restarted(self, incarnation: int) -> list[Command]:
         self.incarnation = incarnation
-        if self.question.forget():
-            self.awaiting = False
+        self.awaiting &= not self.question.forget()
         self.throughput = ThroughputRequest()
         self.throughput.want(self.jobs.unmeasured.tolist())
         self.disturb()

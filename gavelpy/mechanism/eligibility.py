@@ -28,6 +28,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from gavelpy.mechanism.identities import GONE
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import LAST_ALIVE, JobState
 from gavelpy.mechanism.settings import MechanismSettings
@@ -101,14 +102,16 @@ def release(jobs: JobTable, rows: Ints, by: Hold) -> Ints:
 
 
 def add_dependencies(jobs: JobTable, row: int) -> list[tuple[int, int]]:
-    """Registers the jobs that a job comes after; returns (it, the other) if one of them makes it impossible."""
-    spec = jobs.specs[row]
-    for other in {*spec.after_ok, *spec.after_any}:
-        if jobs.state[other] <= LAST_ALIVE:
-            jobs.dependents.setdefault(other, []).append(row)
-            jobs.unmet[row] += 1
-            jobs.any_gated = True
-    failed = [other for other in spec.after_ok if LAST_ALIVE < jobs.state[other] != JobState.FINISHED]
+    """Registers the jobs that a job comes after; returns (it, the other) if one of them makes it impossible.
+
+    A job that has left counts as finished: the shell, which has the archive, refuses submissions after others.
+    """
+    for other in unmet(jobs, row):
+        jobs.dependents.setdefault(other, []).append(row)
+        jobs.unmet[row] += 1
+        jobs.any_gated = True
+    known = [other for serial in jobs.specs[row].after_ok if (other := jobs.ids.row(serial)) != GONE]
+    failed = [other for other in known if LAST_ALIVE < jobs.state[other] != JobState.FINISHED]
     return [(row, other) for other in failed[:1]]
 
 
@@ -122,16 +125,17 @@ def blockers_ended(jobs: JobTable) -> tuple[bool, list[tuple[int, int]]]:
         for row in jobs.dependents.pop(ended, ()):
             jobs.unmet[row] -= 1
             any_ready |= bool(jobs.unmet[row] == 0)
-            if jobs.state[ended] != JobState.FINISHED and ended in jobs.specs[row].after_ok:
+            if jobs.state[ended] != JobState.FINISHED and jobs.ids.serial(ended) in jobs.specs[row].after_ok:
                 never.append((row, ended))
     jobs.ended_blockers = []
     return any_ready, never
 
 
 def unmet(jobs: JobTable, row: int) -> list[int]:
-    """Serials of the jobs that a job comes after and that are not over, ascending."""
+    """Rows of the jobs that a job comes after and that are not over, ascending."""
     spec = jobs.specs[row]
-    return sorted(other for other in {*spec.after_ok, *spec.after_any} if jobs.state[other] <= LAST_ALIVE)
+    known = [jobs.ids.row(serial) for serial in {*spec.after_ok, *spec.after_any}]
+    return sorted(other for other in known if other != GONE and jobs.state[other] <= LAST_ALIVE)
 
 
 def with_unused_share(jobs: JobTable, now_s: float) -> Ints:

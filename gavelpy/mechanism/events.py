@@ -216,6 +216,14 @@ class IdsReserved(_Exogenous):
 
 
 @dataclass(frozen=True, eq=False)
+class JobsArchived(_Endogenous):
+    """Jobs that are over left for the archive, and so did the accounts of GPU time before a time. See `archiving`."""
+
+    jobs: Ints  # (K,)
+    usage_before_s: float = 0.0  # of the core's time; the core does not use it
+
+
+@dataclass(frozen=True, eq=False)
 class JobAnnotated(_Endogenous):
     """A message of a node about a job and lease, for people. The core does not use it."""
 
@@ -370,6 +378,7 @@ Event = (
     | ReservationAdded
     | ReservationRemoved
     | IdsReserved
+    | JobsArchived
     | JobAnnotated
     | LeaseStarted
     | LeaseEnded

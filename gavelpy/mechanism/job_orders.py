@@ -1,4 +1,4 @@
-"""Applies what people order about jobs: submit, cancel, hold, release, requeue and change of class.
+"""Applies what people order: submit, cancel, hold, release, requeue and change of class of jobs; other settings.
 
 Orders on jobs that are over change nothing. An order takes effect in the next decision of the core: it marks the
 allocation as out of date where the jobs that compete for GPUs change.
@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, assert_never
 
 import numpy as np
 
-from gavelpy.mechanism import eligibility, non_preemptible, priority_classes, windows
+from gavelpy.mechanism import eligibility, non_preemptible, priority_classes, reservations, windows
 from gavelpy.mechanism.commands import Command, KillLease
 from gavelpy.mechanism.domains import can_run_somewhere
 from gavelpy.mechanism.eligibility import Hold
 from gavelpy.mechanism.events import JobCancelled, JobsHeld, JobsReleased, JobsRequeued, JobSubmitted, PriorityChanged
 from gavelpy.mechanism.gpus import NONE
 from gavelpy.mechanism.lifecycle import LAST_ALIVE, JobFact
+from gavelpy.mechanism.settings import MechanismSettings
 
 if TYPE_CHECKING:
     from gavelpy.mechanism.core import SchedulerCore
@@ -77,6 +78,21 @@ def _cancel_unmet(core: SchedulerCore, never: list[tuple[int, int]]) -> None:
         if core.jobs.state[row] <= LAST_ALIVE:
             core.jobs.change(np.array([row]), JobFact.CANCELLED)
             core.unmet_jobs.append((row, other))
+
+
+def reconfigure(core: SchedulerCore, settings: MechanismSettings) -> None:
+    """Puts other settings of the core in force."""
+    jobs = core.jobs
+    core.settle()  # books the time up to now under the old settings
+    core.settings = settings
+    jobs.limit_lag(settings.rules.lag_max_s(settings))  # lags count up to the new limit
+    priority_classes.rank_jobs(jobs, settings)
+    if not settings.lease_min_s and jobs.any_held:
+        reservations.release(jobs, slice(jobs.count))
+    if jobs.any_gated:
+        eligibility.shorten(jobs, settings, core.now_s)
+        core.retry_due_s = eligibility.due_s(jobs, core.now_s)
+    core.disturb()
 
 
 def _submitted(core: SchedulerCore, order: JobSubmitted) -> None:

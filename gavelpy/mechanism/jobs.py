@@ -1,4 +1,4 @@
-"""The core's table of jobs, with owed and received time: one row per job, by serial; rows are never reused."""
+"""The core's table of jobs, with owed and received time: one row per job, in order of serials (see `identities`)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import math
 
 import numpy as np
 
+from gavelpy.mechanism.identities import Identities, by_serial
 from gavelpy.mechanism.lifecycle import LAST_ALIVE, JobFact, JobState, Resumes, states_after
 from gavelpy.mechanism.pairs import PairTable
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.job import JobId, JobSpec, lost_spec
 
-_FIRST_ROWS = 64
+FIRST_ROWS = 64
 OPEN = -2  # in total_by
 INT_COLUMNS = (
     "state", "gpus", "failures", "lease", "lease_type", "stopping", "gpu_first", "stopping_first", "saved_lease",
@@ -25,12 +26,13 @@ FLOAT_COLUMNS = (
     "began_s", "worked_s", "retry_at_s", "done_at_s", "begin_at_s", "failed_at",
 )  # fmt: skip
 DERIVED_COLUMNS = ("rank", "owner")  # integers, computed from settings and specs: 0 at first, and in no snapshot
+JOB_COLUMNS = ("partner", "taken_by")  # rows of other jobs
 DIRECTORY_COLUMNS = ("saved_in", "lease_in", "stopping_in")
 WIDE_COLUMNS = ("rate", "target", "owed_s", "received_s")
 
 
 class JobTable:
-    """All jobs ever submitted; N rows allocated, `count` used. Integer columns use -1 for none."""
+    """All jobs but those that have left; N rows allocated, `count` used. Integer columns use -1 for none."""
 
     state: Ints  # (N,) JobState
     gpus: Ints  # (N,) requested, all of one type
@@ -94,8 +96,9 @@ class JobTable:
 
     def __init__(self, type_count: int) -> None:
         self.count = 0
+        self.ids = Identities()
         self.specs: list[JobSpec] = []
-        self.serial_of: dict[JobId, int] = {}  # of the last job with this id; ids of jobs that are over can be reused
+        self.serial_of: dict[JobId, int] = {}  # row of the last job with this id; ids of jobs that are over are free
         self.gang_gpus: dict[int, Ints] = {}
         self.stopping_gangs: dict[int, Ints] = {}
         self.lost_leases: dict[int, dict[int, Ints]] = {}  # GPUs by job and lease; see reports
@@ -115,21 +118,21 @@ class JobTable:
         self.rule_columns: dict[str, Floats] = {}  # (N, T) each, of rules that store more about jobs; 0 at first
         self.pairs = PairTable()
         for name in INT_COLUMNS:
-            setattr(self, name, np.full(_FIRST_ROWS, -1, dtype=np.int64))
+            setattr(self, name, np.full(FIRST_ROWS, -1, dtype=np.int64))
         for name in DERIVED_COLUMNS:
-            setattr(self, name, np.zeros(_FIRST_ROWS, dtype=np.int64))
+            setattr(self, name, np.zeros(FIRST_ROWS, dtype=np.int64))
         for name in FLOAT_COLUMNS:
-            setattr(self, name, np.zeros(_FIRST_ROWS))
+            setattr(self, name, np.zeros(FIRST_ROWS))
         for name in WIDE_COLUMNS:
-            setattr(self, name, np.zeros((_FIRST_ROWS, type_count)))
+            setattr(self, name, np.zeros((FIRST_ROWS, type_count)))
         self._active: Ints | None = None
         self._leased: Ints | None = None
         self._listed: Ints = np.zeros(0, dtype=np.int64)  # active jobs when they were last listed
         self._listed_to = 0  # jobs that there were then
 
     def add(self, spec: JobSpec, gpu_types: tuple[str, ...], now_s: float) -> int:
-        """Adds a job; returns its serial."""
-        row = self.count
+        """Adds a job; returns its row."""
+        row, serial = self.count, self.ids.add()
         self.reserve(row + 1)
         self.count += 1
         self.specs.append(spec)
@@ -141,7 +144,7 @@ class JobTable:
         self.resumes[row] = Resumes.BY_OWNER if spec.preemptible else Resumes.UNKNOWN
         if spec.no_preempt:
             self.resumes[row], self.any_refused = Resumes.REFUSED, True
-        self.array[row] = row - spec.array_position if spec.array_size else -1
+        self.array[row] = serial - spec.array_position if spec.array_size else -1
         self.array_limit[row] = spec.array_limit
         self.any_timed = self.any_timed or spec.time_s > 0
         if spec.is_limited:
@@ -170,9 +173,9 @@ class JobTable:
         return row
 
     def skip(self, count: int, gpu_types: tuple[str, ...], now_s: float) -> None:
-        """Adds rows up to `count`, for jobs with lost records; they count as failed."""
-        for row in range(self.count, count):
-            self.add(lost_spec(row), gpu_types, now_s)
+        """Adds jobs up to `count`, with lost records; they count as failed."""
+        for serial in range(self.ids.next_serial, count):
+            row = self.add(lost_spec(serial), gpu_types, now_s)
             self.state[row] = JobState.FAILED
 
     def add_type(self, gpu_type: str) -> None:
@@ -228,6 +231,16 @@ class JobTable:
         """Serials of active jobs with an unknown rate on some type, ascending."""
         active = self.active
         return active[np.isnan(self.rate[active]).any(axis=1)]
+
+    @property
+    def by_serial(self) -> JobTable:
+        """This table for shells: to be read by serial, not by row."""
+        return by_serial(self)
+
+    @property
+    def with_stopping(self) -> Ints:
+        """Jobs, active or over, with a stopping lease, ascending."""
+        return np.flatnonzero(self.stopping[: self.count] >= 0)
 
     @property
     def leased(self) -> Ints:
@@ -348,6 +361,11 @@ class JobTable:
         hit = gpus[first[rows]]
         gangs = [row for row, held in self.stopping_gangs.items() if gpus[held].any()]
         return np.union1d(rows[hit], np.array(gangs, dtype=np.int64))
+
+    def listed_again(self) -> None:
+        """The rows have changed: lists all jobs again when they are needed."""
+        self._active = self._leased = None
+        self._listed, self._listed_to = np.zeros(0, dtype=np.int64), 0
 
     def reserve(self, count: int) -> None:
         """Allocates at least this many rows; capacity doubles, so the amortized cost of a new job is constant."""

@@ -39,6 +39,11 @@ class LeaseBook:
         self.next_lease = 0
         self.in_force = 0  # leases granted or running
 
+    def skip(self, jobs: int, leases: int, now_s: float) -> None:
+        """Continues the numbers of jobs and leases at these; jobs in between count as failed."""
+        self.jobs.skip(jobs, self.pool.gpu_types, now_s)
+        self.next_lease = max(self.next_lease, leases)
+
     @property
     def pinned(self) -> Ints:
         """Running jobs on unhealthy nodes, which every plan leaves running; serials, ascending.

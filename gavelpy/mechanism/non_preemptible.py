@@ -52,6 +52,10 @@ class NonPreemptible(NamedTuple):
     jobs: Ints  # (K,) ascending
     open_gpus: Bools | None  # (G,) usable and held by none of them; None = there are no such jobs
 
+    def renumbered(self, new: Ints) -> NonPreemptible:
+        """With the new row of each job."""
+        return self._replace(jobs=new[self.jobs]) if len(self.jobs) else self
+
 
 ALL_PREEMPTIBLE = NonPreemptible(np.zeros(0, dtype=np.int64), None)
 

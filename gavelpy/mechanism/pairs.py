@@ -37,6 +37,13 @@ class PairTable:
         """P."""
         return len(self.first)
 
+    def renumber(self, new: Ints) -> None:
+        """Replaces the row of each job by its new one, in the same order; deletes pairs with a job that has none."""
+        stays = (new[self.first] >= 0) & (new[self.second] >= 0)
+        for name in (*PAIR_INT_COLUMNS, *PAIR_FLOAT_COLUMNS):
+            setattr(self, name, getattr(self, name)[stays])
+        self.first, self.second = new[self.first], new[self.second]
+
     def find(self, jobs: Ints, partners: Ints, gpu_type: Ints) -> Ints:
         """Rows of these pairs on these types, (K,), in either order of the jobs; asserts that all exist."""
         wanted = _keys(np.minimum(jobs, partners), np.maximum(jobs, partners), gpu_type)

@@ -154,7 +154,7 @@ def class_of(jobs: JobTable, settings: MechanismSettings, row: int) -> str:
 
 def in_words(jobs: JobTable, settings: MechanismSettings, row: int) -> str:
     """`job 7 of class high`."""
-    return f"job {row} of class {class_of(jobs, settings, row)}"
+    return f"job {jobs.ids.serial(row)} of class {class_of(jobs, settings, row)}"
 
 
 def held_by_class(jobs: JobTable, pool: GpuPool, settings: MechanismSettings, gpus: Bools) -> Ints:

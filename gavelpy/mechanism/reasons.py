@@ -182,7 +182,7 @@ class _Explanation:
             is_over = own and windows.own(self.core, row) is None
             return Reason(ReasonKind.HELD, own if is_over else eligibility.hold_in_words(hold))
         if len(others := eligibility.unmet(self.jobs, row)):
-            shown = listed([f"{self.jobs.specs[other].id!r} (job {other})" for other in others])
+            shown = listed([f"{self.jobs.specs[other].id!r} (job {self.jobs.ids.serial(other)})" for other in others])
             return Reason(ReasonKind.COMES_AFTER, f"starts after {shown}")
         if own:
             return Reason(ReasonKind.AWAITS_RESERVATION, own)

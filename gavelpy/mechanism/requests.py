@@ -99,6 +99,11 @@ class AllocationRequest:
         settled = (settings.packing, job_types, tiers, settings.fill_leftover, parts)
         return [SolveAllocation(self.epoch, problem, rows, *settled)]
 
+    def renumber(self, new: Ints) -> None:
+        """Replaces the row of each job by its new one; -1 = the job has left."""
+        self.asked_jobs = renumbered(self.asked_jobs, new)
+        self.refused = {int(new[row]): why for row, why in self.refused.items() if new[row] >= 0}
+
     def forget(self) -> bool:
         """Drops the open request; returns whether there was one. It may be sent again at once."""
         was_open = self.open_epoch != NONE_OPEN
@@ -171,6 +176,11 @@ class ThroughputRequest:
         """Adds these jobs to the next request."""
         self.wanted += rows
 
+    def renumber(self, new: Ints) -> None:
+        """Replaces the row of each job by its new one; -1 = the job has left."""
+        self.wanted = [int(new[row]) for row in self.wanted if new[row] >= 0]
+        self.asked = renumbered(self.asked, new)
+
     def ask(self, jobs: JobTable, pool: GpuPool) -> EstimateThroughput:
         """Opens a request for all jobs that wait for one. `apply` ignores answers for jobs that are over by then."""
         rows = self.asked = np.unique(np.array(self.wanted, dtype=np.int64))
@@ -189,6 +199,12 @@ class ThroughputRequest:
             is_new[k, jobs.rate[rows[k], :types] == 0.0] = False  # types that its owner does not allow
         jobs.rate[rows, :types] = np.where(is_new, rates, jobs.rate[rows, :types])
         return bool(len(rows))
+
+
+def renumbered(rows: Ints, new: Ints) -> Ints:
+    """The new rows of the jobs in these rows, without those that have left."""
+    found = new[rows]
+    return np.asarray(found[found >= 0])
 
 
 def problem_of(

@@ -27,6 +27,7 @@ from gavelpy.model.arrays import Ints
 from gavelpy.model.job import JobId, JobSpec, NodeId, restored_specs
 
 VERSION = 10
+ARCHIVED = 11  # of a core that jobs have left
 OLDEST = 1  # version that can still be read
 _SHARED = -2  # up to version 5: location of a checkpoint in the directory that nodes share
 _CORE = ("now_s", "settled_s", "incarnation", "round", "round_began_s", "round_end_s", "attention_s", "awaiting",
@@ -41,7 +42,7 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
     jobs, pool, question = core.jobs, core.pool, core.question
     n = jobs.count
     return {
-        "version": VERSION,
+        "version": VERSION if jobs.ids.is_plain else ARCHIVED,
         "settings": settings_values(core.settings),
         "core": {name: getattr(core, name) for name in _CORE},
         "type_order": core.type_order.copy(),
@@ -85,14 +86,14 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
             str(row): {str(lease): gpus.copy() for lease, gpus in lost.items()}
             for row, lost in jobs.lost_leases.items()
         },
-    }
+    } | ({} if jobs.ids.is_plain else {"serials": jobs.ids.serials.copy(), "next_job": jobs.ids.next_serial})
 
 
 def restore(state: dict[str, Any]) -> SchedulerCore:
     """The core of a snapshot. Raises JournalCorrupt if the version is not readable or the snapshot incomplete."""
     version = state.get("version")
-    if type(version) is not int or not OLDEST <= version <= VERSION:
-        raise JournalCorrupt(f"snapshot version must be in [{OLDEST}, {VERSION}], got {version!r}")
+    if type(version) is not int or not OLDEST <= version <= ARCHIVED:
+        raise JournalCorrupt(f"snapshot version must be in [{OLDEST}, {ARCHIVED}], got {version!r}")
     try:
         state = _from_version_1(state) if version == 1 else state
         state = _from_version_2(state) if version <= 2 else state
@@ -310,6 +311,9 @@ def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
     jobs.specs = restored_specs(state["spec_fields"], state["specs"])
     jobs.serial_of = {JobId(spec.id): row for row, spec in enumerate(jobs.specs)}
     jobs.count, jobs.any_refused = len(jobs.specs), any(spec.no_preempt for spec in jobs.specs)
+    jobs.ids.next_serial = jobs.count
+    if state["version"] == ARCHIVED:
+        jobs.ids.restore(np.array(state["serials"], dtype=np.int64), int(state["next_job"]))
     jobs.entities = list(state["entities"])
     jobs.pairs = _restored_pairs(state["pairs"])
     jobs.gang_gpus = _gangs(state["gangs"])

@@ -97,6 +97,7 @@ NAMES_IN_JOURNALS = [
     "SchedulerRestarted",
     "AgentRejoined",
     "PriorityChanged",
+    "JobsArchived",
 ]
 
 

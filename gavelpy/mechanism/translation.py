@@ -1,0 +1,129 @@
+"""The core's border once jobs have left it: serials of events become rows, and rows of commands become serials.
+
+Reports on jobs that have left are outdated and are ignored, as for all jobs that are over. Serials that were
+never given are refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gavelpy.errors import InvalidInput
+from gavelpy.mechanism.commands import Command, EstimateThroughput, KillLease, RoundPlan, SolveAllocation
+from gavelpy.mechanism.events import AgentRejoined, AllocationSolved, Event, JobAnnotated, JobCancelled, LeaseStarted
+from gavelpy.mechanism.identities import GONE, Identities
+from gavelpy.model.arrays import Bools, Ints
+
+if TYPE_CHECKING:
+    from gavelpy.mechanism.core import SchedulerCore
+
+_BY_JOB = ("leases", "steps_done", "steps_total", "rates_steps_per_s", "gpu_type", "share")
+
+
+def handle_serials(core: SchedulerCore, event: Event, now_s: float) -> list[Command]:
+    """Applies one event with serials, and returns commands with serials: see `SchedulerCore.handle`."""
+    ids = core.jobs.ids
+    translated, commands = to_rows(ids, event)
+    if translated is None:
+        core.now_s, core.unmet_jobs = now_s, []
+        return commands
+    found = core.handle_rows(translated, now_s)
+    core.unmet_jobs = [(ids.serial(row), ids.serial(other)) for row, other in core.unmet_jobs]
+    return [*commands, *(_command(ids, command) for command in found)]
+
+
+def to_rows(ids: Identities, event: Event) -> tuple[Event | None, list[Command]]:
+    """The event with rows, None if it is about jobs that have left only; and commands that follow from these.
+
+    Raises InvalidInput.
+    """
+    if isinstance(event, JobAnnotated):  # the core does not use it
+        return event, []
+    if isinstance(event, JobCancelled):
+        row = int(_rows(ids, "jobs", np.array([event.job]))[0])
+        return (replace(event, job=row) if row != GONE else None), []
+    serials: Ints | None = getattr(event, "jobs", None)
+    if not isinstance(serials, np.ndarray):
+        return event, []
+    rows = _rows(ids, "jobs", serials)
+    here = rows != GONE
+    commands: list[Command] = []
+    if isinstance(event, AgentRejoined) and not here.all():
+        _check_lengths(event, rows)
+        gone = zip(serials[~here].tolist(), event.leases[~here].tolist(), strict=True)
+        commands = [KillLease(job, lease) for job, lease in gone]
+    if isinstance(event, AllocationSolved):
+        event = _of_pairs(ids, event)
+    elif not (here.any() or isinstance(event, AgentRejoined)) and len(here):
+        return None, []
+    return _among(event, rows, here), commands
+
+
+def _command(ids: Identities, command: Command) -> Command:
+    match command:
+        case SolveAllocation() | EstimateThroughput():
+            return replace(command, jobs=ids.of_rows(command.jobs))
+        case RoundPlan():
+            return replace(
+                command,
+                extend_jobs=ids.of_rows(command.extend_jobs),
+                revoke_jobs=ids.of_rows(command.revoke_jobs),
+                grant_jobs=ids.of_rows(command.grant_jobs),
+            )
+        case KillLease():
+            return replace(command, job=ids.serial(command.job))
+        case _:
+            return command
+
+
+def _rows(ids: Identities, name: str, serials: Ints) -> Ints:
+    is_known = (serials >= 0) & (serials < ids.next_serial)
+    if not is_known.all():
+        raise InvalidInput(f"{name} must be in [0, {ids.next_serial}), got {serials[~is_known][0]}")
+    return ids.rows(serials)
+
+
+def _check_lengths(event: Any, rows: Ints) -> None:  # Any: an event with jobs
+    lengths = [len(rows), *(len(getattr(event, name)) for name in _BY_JOB if hasattr(event, name))]
+    if len(set(lengths)) > 1:
+        raise InvalidInput(f"columns of one event must be of one length, got {lengths}")
+
+
+def _among(event: Any, rows: Ints, here: Bools) -> Event:  # Any: an event with jobs
+    """The event with rows, of the jobs that are here."""
+    if here.all():
+        found: Event = replace(event, jobs=rows)
+        return found
+    _check_lengths(event, rows)
+    changes = {name: getattr(event, name)[here] for name in _BY_JOB if hasattr(event, name)}
+    if isinstance(event, LeaseStarted):
+        ends = event.gpu_offsets
+        if len(ends) != len(rows) + 1:
+            raise InvalidInput(f"gpu_offsets must be one more than the jobs, got {len(ends)} for {len(rows)}")
+        parts = [event.gpus[ends[k] : ends[k + 1]] for k in np.flatnonzero(here).tolist()]
+        changes["gpus"] = np.concatenate(parts)
+        changes["gpu_offsets"] = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
+    one: Event = replace(event, jobs=rows[here], **changes)
+    return one
+
+
+def _of_pairs(ids: Identities, event: AllocationSolved) -> AllocationSolved:
+    """The answer with rows of pairs and refused jobs that are here."""
+    members = event.pair_jobs
+    if members.ndim == 2 and members.size:
+        rows = _rows(ids, "pair_jobs", members.ravel()).reshape(members.shape)
+        here = (rows != GONE).all(axis=1)
+        if not len(event.pair_gpu_type) == len(event.pair_share) == len(members):
+            raise InvalidInput("columns of pairs must be of one length")
+        event = replace(
+            event, pair_jobs=rows[here], pair_gpu_type=event.pair_gpu_type[here], pair_share=event.pair_share[here]
+        )
+    if len(event.refused_jobs) and len(event.refused_jobs) == len(event.refused_why):
+        rows = _rows(ids, "refused_jobs", event.refused_jobs)
+        here = rows != GONE
+        why = tuple(text for text, is_here in zip(event.refused_why, here.tolist(), strict=True) if is_here)
+        event = replace(event, refused_jobs=rows[here], refused_why=why)
+    return event
