@@ -40,6 +40,9 @@ class Database(Protocol):
     def connect(self) -> Connection:
         """A connection with durable commits."""
 
+    def read(self) -> Connection:
+        """A connection to read only, for the calling thread, while another one writes."""
+
     def is_damage(self, error: BaseException | None) -> bool:
         """Whether the driver's error means damaged data: not busy, full or unreachable."""
 
@@ -148,6 +151,10 @@ class PostgresDatabase:
             for name, value in _SETTINGS.items():
                 connection.execute(text("SELECT set_config(:name, :value, false)"), {"name": name, "value": value})
         return connection
+
+    def read(self) -> Connection:
+        """A connection to read only."""
+        return self._engine.connect()
 
     def is_damage(self, error: BaseException | None) -> bool:  # noqa: ARG002 - as with repair
         """False: damaged pages are for the server's administrator."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, bindparam, text
 
+from gavelpy.journal.archive_tables import ROWS as ARCHIVE
 from gavelpy.journal.tables import (
     EVENTS,
     INCARNATION,
@@ -102,6 +103,12 @@ def _chain_events(connection: Connection) -> None:
         connection.execute(statement, changes)
 
 
+def _add_archive(connection: Connection) -> None:
+    """Adds the tables of the archive."""
+    TABLES.create_all(connection, tables=list(ARCHIVE))
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(2, "checksums, whole appends, submissions and quarantine", _add_checksums),
+    Migration(3, "an archive of past jobs and events", _add_archive),
 )

@@ -24,6 +24,8 @@ import msgspec
 from sqlalchemy import Connection, Table, text
 
 from gavelpy.errors import JournalCorrupt
+from gavelpy.journal.archive_tables import ROWS as ARCHIVE
+from gavelpy.journal.archive_tables import forget_after, insert_sealed, is_sealed
 from gavelpy.journal.codec import EVENT_NAMES, decode_state
 from gavelpy.journal.loss_detection import Evidence, Loss, Marks, Numbers
 from gavelpy.journal.tables import (
@@ -160,6 +162,7 @@ def quarantine(connection: Connection, content: JournalContent) -> None:
     """Moves every bad row, and every event after the end of the chain, to gavel_quarantine."""
     end = {"end": content.chain.end.sequence}
     _move(connection, EVENTS, "WHERE sequence > :end", content.chain.damage, end)
+    forget_after(connection, content.chain.end.sequence)
     for bad in content.bad:
         where = " AND ".join(f"{name} = :{name}" for name in bad.key)
         _move(connection, bad.table, f"WHERE {where}", bad.why, bad.key)
@@ -246,6 +249,19 @@ def salvage(paths: Sequence[Path]) -> Salvage:
         },
         numbers=Numbers(jobs=max((row.first_job + row.jobs for row in found.submissions.values()), default=0)),
     )
+
+
+def copy_archive(connection: Connection, paths: Sequence[Path], end: int) -> None:
+    """Copies the good rows of the archives of SQLite files into a new one, but those that events after `end` made."""
+    for table, kind in ARCHIVE.items():
+        keys = [column.name for column in table.primary_key.columns]
+        found = {}
+        for path in paths:
+            for values in _readable_rows(path, table):
+                row = kind(*values)
+                if is_sealed(table, row) and row.sequence <= end:
+                    found[tuple(getattr(row, key) for key in keys)] = row
+        insert_sealed(connection, table, list(found.values()))
 
 
 def read_only(path: Path) -> sqlite3.Connection:

@@ -29,7 +29,7 @@ from sqlalchemy.pool import NullPool
 
 from gavelpy.errors import InvalidInput, JournalCorrupt, JournalFailed
 from gavelpy.journal.loss_detection import Evidence, Loss, MarkFile, Marks, accepted, loss_of, refused, sync
-from gavelpy.journal.repair import HEADER_BYTES, JournalContent, Salvage, read, read_only, salvage
+from gavelpy.journal.repair import HEADER_BYTES, JournalContent, Salvage, copy_archive, read, read_only, salvage
 from gavelpy.journal.tables import (
     CURRENT,
     INCARNATION,
@@ -89,6 +89,10 @@ class SqliteDatabase:
     def connect(self) -> Connection:
         """A connection with a transaction for each `begin`, durable after its commit."""
         return _engine(self.path).connect()
+
+    def read(self) -> Connection:
+        """A connection to read only; the write-ahead log lets it read while another one writes."""
+        return create_engine("sqlite://", creator=lambda: read_only(self.path), poolclass=NullPool).connect()
 
     def is_damage(self, error: BaseException | None) -> bool:
         """Whether SQLite reports that the file is damaged."""
@@ -245,6 +249,7 @@ class SqliteDatabase:
     def _rebuild(self, found: Salvage, incarnation: int, note: str) -> None:
         with self._begin_file() as connection, connection.begin():
             found.write(connection, incarnation, note)
+            copy_archive(connection, self._sources(), found.end.sequence)
         making, made = self._side(".recovering"), self._side(".recovered")
         sync(making)
         making.replace(made)

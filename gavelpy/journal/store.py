@@ -14,10 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
-from sqlalchemy import Connection, bindparam, select, text
+from sqlalchemy import Connection, select, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from gavelpy.errors import FencedOut, GavelError, InvalidInput, JournalCorrupt, JournalFailed
+from gavelpy.journal.archive_reader import ArchiveReader
+from gavelpy.journal.archive_tables import Leaving, archive_upto, forget_events
 from gavelpy.journal.database import Database, database_of, failing
 from gavelpy.journal.loss_detection import Loss, MarkKeeper, Marks, Numbers, accepted, loss_of, parsed_marks, refused
 from gavelpy.journal.migrations import bring_up_to_date
@@ -45,7 +47,6 @@ from gavelpy.journal.tables import (
     EventRow,
     Position,
     Submission,
-    SubmissionRow,
     entry_of,
     event_rows,
     insertion,
@@ -58,6 +59,7 @@ from gavelpy.journal.tables import (
     snapshot_row,
     snapshot_sequences,
     storable,
+    submission_named,
     submission_row,
     version_of,
 )
@@ -67,10 +69,6 @@ __all__ = ["EventStore", "Loaded", "Submission", "open_store"]
 CLUSTER_ID = "cluster_id"  # meta value
 NUMBERS = "numbers"  # meta value: marks of a database without a file of marks
 _RESERVED = frozenset({SCHEMA_VERSION, INCARNATION, MARKED, DAMAGE, NUMBERS})
-# Compiled once: every submission executes it.
-_ANSWER = select(SUBMISSIONS).where(
-    SUBMISSIONS.c.owner == bindparam("its_owner"), SUBMISSIONS.c.key == bindparam("its_key")
-)
 
 
 def open_store(
@@ -169,12 +167,13 @@ class EventStore:
         records: Sequence[tuple[float, Event]],
         submissions: Sequence[Submission] = (),
         numbers: Numbers | None = None,
+        leaving: Leaving | None = None,
     ) -> int:
         """Writes (now_s, event) in order with their submissions, all or nothing; returns the last sequence.
 
-        On return they are on disk. `numbers` are the next free numbers after these events: lower ones are never used
-        again, even if the journal is lost. Raises FencedOut, InvalidInput for a key that its owner has used, and
-        JournalFailed, after which the events may be in the journal or not.
+        On return they are on disk, and `leaving` is in the archive. `numbers` are the next free numbers after these
+        events: lower ones are never used again, even if the journal is lost. Raises FencedOut, InvalidInput for a key
+        that its owner has used, and JournalFailed, after which the events may be in the journal or not.
         """
         assert self._incarnation, "call begin_incarnation before append"
         assert records or not submissions, "submissions need events"
@@ -193,6 +192,8 @@ class EventStore:
                 connection.exec_driver_sql(insertion(EVENTS, connection.dialect.paramstyle), rows)
                 if answers:
                     connection.exec_driver_sql(insertion(SUBMISSIONS, connection.dialect.paramstyle), answers)
+                if leaving is not None:
+                    leaving.write(connection, rows[-1].sequence)
         except IntegrityError as error:
             raise self._conflict(submissions, error) from None
         self._position = Position(rows[-1].sequence, rows[-1].crc32)
@@ -202,15 +203,8 @@ class EventStore:
 
     def submission(self, owner: str, key: str) -> Submission | None:
         """The submission of a key; None if its owner has not used the key."""
-        named = {"its_owner": storable("owner", owner), "its_key": storable("key", key)}
         with self._transaction() as connection:
-            found = connection.execute(_ANSWER, named).one_or_none()
-        if found is None:
-            return None
-        row = SubmissionRow(*found)
-        if not is_whole(row):
-            raise JournalCorrupt(f"submission {key!r} of {owner!r} does not have its checksum")
-        return Submission(*row[:-2])
+            return submission_named(connection, owner, key)
 
     def forget_submissions(self, before_s: float) -> int:
         """Deletes submissions from before a time; returns their number."""
@@ -239,14 +233,20 @@ class EventStore:
             kept = snapshot_sequences(connection)[:SNAPSHOTS_KEPT]
             connection.execute(SNAPSHOTS.delete().where(SNAPSHOTS.c.sequence < kept[-1]))
 
-    def truncate(self, keep_after_sequence: int) -> int:
-        """Deletes events up to a sequence, except those that the older snapshot needs; returns their number."""
+    def truncate(self, keep_after_sequence: int, archived_from_s: float | None = None) -> int:
+        """Deletes events up to a sequence, except those that the older snapshot needs; returns their number.
+
+        With `archived_from_s` they move to the archive, which keeps what a replay from this time on needs.
+        """
         with self._transaction() as connection:
             self._check_incarnation(connection)
             snapshots = snapshot_sequences(connection)
             if len(snapshots) < SNAPSHOTS_KEPT:
                 return 0
             upto = min(keep_after_sequence, snapshots[-1])
+            if archived_from_s is not None:
+                archive_upto(connection, upto, snapshots[-1])
+                forget_events(connection, archived_from_s)
             return connection.execute(EVENTS.delete().where(EVENTS.c.sequence <= upto)).rowcount
 
     def events(self, after: int, limit: int) -> list[Entry]:
@@ -289,6 +289,9 @@ class EventStore:
         self.set_meta(CLUSTER_ID, cluster_id)
         if self._keeper.marks.cluster_id != cluster_id:
             self._keeper.replaced(replace(self._keeper.marks, cluster_id=cluster_id))
+
+    def reader(self) -> ArchiveReader:  # of the archive, in any thread
+        return ArchiveReader(self._database)
 
     def close(self) -> None:
         """Closes the connection and releases the lock."""

@@ -75,7 +75,7 @@ class SnapshotRow(NamedTuple):
 
     def checksum(self) -> int:
         """The valid value of crc32."""
-        return _mixed("gavel_snapshots", self[:-1])
+        return mixed_crc32("gavel_snapshots", self[:-1])
 
 
 class SubmissionRow(NamedTuple):
@@ -92,7 +92,7 @@ class SubmissionRow(NamedTuple):
 
     def checksum(self) -> int:
         """The valid value of crc32."""
-        return _mixed("gavel_submissions", self[:-1])
+        return mixed_crc32("gavel_submissions", self[:-1])
 
 
 class MetaRow(NamedTuple):
@@ -104,7 +104,7 @@ class MetaRow(NamedTuple):
 
     def checksum(self) -> int:
         """The valid value of crc32."""
-        return _mixed("gavel_meta", self[:-1])
+        return mixed_crc32("gavel_meta", self[:-1])
 
 
 Row = EventRow | SnapshotRow | SubmissionRow | MetaRow
@@ -214,7 +214,8 @@ def _event_crc32(
     return zlib.crc32(record, zlib.crc32(name, zlib.crc32(head, _EVENT_SEED)))
 
 
-def _mixed(table: str, values: Iterable[Any]) -> int:
+def mixed_crc32(table: str, values: Iterable[Any]) -> int:
+    """The checksum of a row of a table."""
     crc = zlib.crc32(table.encode())
     for value in values:
         if isinstance(value, int):
@@ -256,9 +257,9 @@ def storable(name: str, value: str) -> str:
 
 SCHEMA_VERSION = "schema_version"
 INCARNATION = "incarnation"
-CURRENT = 2  # version of this layout
+CURRENT = 3  # version of this layout
 MARKED = "marked"  # set in a journal that has a file of marks next to it
-_SERIAL = BigInteger().with_variant(Integer(), "sqlite")  # only INTEGER is the row id in SQLite
+SERIAL = BigInteger().with_variant(Integer(), "sqlite")  # only INTEGER is the row id in SQLite
 
 TABLES = MetaData()
 META = Table(
@@ -271,7 +272,7 @@ META = Table(
 EVENTS = Table(
     "gavel_events",
     TABLES,
-    Column("sequence", _SERIAL, primary_key=True, autoincrement=False),
+    Column("sequence", SERIAL, primary_key=True, autoincrement=False),
     Column("incarnation", BigInteger, nullable=False),
     Column("now_s", Double, nullable=False),
     Column("kind", Text, nullable=False),
@@ -284,7 +285,7 @@ EVENTS = Table(
 SNAPSHOTS = Table(
     "gavel_snapshots",
     TABLES,
-    Column("sequence", _SERIAL, primary_key=True, autoincrement=False),
+    Column("sequence", SERIAL, primary_key=True, autoincrement=False),
     Column("incarnation", BigInteger, nullable=False),
     Column("data", LargeBinary, nullable=False),
     Column("event_crc32", BigInteger, nullable=False, server_default="0"),
@@ -305,7 +306,7 @@ SUBMISSIONS = Table(
 QUARANTINE = Table(
     "gavel_quarantine",
     TABLES,
-    Column("id", _SERIAL, primary_key=True, autoincrement=True),
+    Column("id", SERIAL, primary_key=True, autoincrement=True),
     Column("source", Text, nullable=False),  # name of the table
     Column("why", Text, nullable=False),
     Column("content", LargeBinary, nullable=False),  # the columns in order, MessagePack
@@ -373,3 +374,21 @@ def meta_named(connection: Connection, name: str) -> MetaRow | None:
 def snapshot_sequences(connection: Connection) -> list[int]:
     """Sequences of the snapshots, newest first."""
     return list(connection.execute(select(SNAPSHOTS.c.sequence).order_by(SNAPSHOTS.c.sequence.desc())).scalars())
+
+
+# Compiled once: every submission executes it.
+_ANSWER = select(SUBMISSIONS).where(
+    SUBMISSIONS.c.owner == bindparam("its_owner"), SUBMISSIONS.c.key == bindparam("its_key")
+)
+
+
+def submission_named(connection: Connection, owner: str, key: str) -> Submission | None:
+    """The submission of a key; None if its owner has not used the key."""
+    named = {"its_owner": storable("owner", owner), "its_key": storable("key", key)}
+    found = connection.execute(_ANSWER, named).one_or_none()
+    if found is None:
+        return None
+    row = SubmissionRow(*found)
+    if not is_whole(row):
+        raise JournalCorrupt(f"submission {key!r} of {owner!r} does not have its checksum")
+    return Submission(*row[:-2])

@@ -103,7 +103,7 @@ def test_a_scheduler_of_the_old_layout_writes_nothing_more(url: str) -> None:
 
     open_store(url).close()
 
-    assert execute(url, "SELECT value FROM gavel_meta WHERE name = 'incarnation'") == [("5",)]
+    assert execute(url, "SELECT value FROM gavel_meta WHERE name = 'incarnation'") == [("6",)]
 
 
 def test_a_newer_layout_is_refused_and_left_alone(url: str) -> None:
@@ -111,7 +111,7 @@ def test_a_newer_layout_is_refused_and_left_alone(url: str) -> None:
     row = meta_row("schema_version", "99")
     execute(url, "UPDATE gavel_meta SET value = '99', crc32 = :crc WHERE name = 'schema_version'", crc=row.crc32)
 
-    with pytest.raises(InvalidInput, match="at most 2, got 99: a newer gavelpy has written it"):
+    with pytest.raises(InvalidInput, match="at most 3, got 99: a newer gavelpy has written it"):
         open_store(url)
 
     assert execute(url, "SELECT value FROM gavel_meta WHERE name = 'schema_version'") == [("99",)]
@@ -122,7 +122,7 @@ def test_a_version_that_is_no_number_is_named(postgres_url: str) -> None:
     filled(postgres_url, 1)
     execute(postgres_url, "UPDATE gavel_meta SET value = 'two' WHERE name = 'schema_version'")
 
-    with pytest.raises(JournalCorrupt, match="schema_version must be a number from 1 to 2, got 'two'"):
+    with pytest.raises(JournalCorrupt, match="schema_version must be a number from 1 to 3, got 'two'"):
         open_store(postgres_url)
 
 
@@ -132,14 +132,14 @@ def test_a_step_that_fails_leaves_the_layout_before_it(url: str, monkeypatch: py
         connection.execute(text("SELECT * FROM not_there"))
 
     make_version_1(url)
-    step = dataclasses.replace(MIGRATIONS[0], version=3, apply=fail)
+    step = dataclasses.replace(MIGRATIONS[0], version=CURRENT + 1, apply=fail)
     monkeypatch.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, step))
 
     with pytest.raises(JournalFailed, match="not_there"):
         open_store(url)
 
     assert "half_done" not in layout(url)
-    assert execute(url, "SELECT value FROM gavel_meta WHERE name = 'schema_version'") == [("2",)]
+    assert execute(url, "SELECT value FROM gavel_meta WHERE name = 'schema_version'") == [(str(CURRENT),)]
 
 
 def test_steps_are_in_order_and_end_at_the_current_version() -> None:
