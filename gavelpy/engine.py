@@ -34,6 +34,7 @@ from gavelpy.mechanism.events import (
     AllocationSolved,
     ThroughputEstimated,
 )
+from gavelpy.mechanism.gpu_memory import GpuMemory, fit_together
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.pairs import with_gaining_pairs
@@ -213,15 +214,20 @@ class Engine:
     def _with_pairs(self, question: SolveAllocation) -> AllocationProblem:
         """The problem with the pairs that gain according to the estimator, else the table."""
         problem = question.problem
-        keys = _keys_of(question)
-        row = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+        needed_gib = [0.0] * problem.job_count if question.memory is None else question.memory.needed_gib.tolist()
+        kinds = list(zip(_keys_of(question), needed_gib, strict=True))
+        row = {kind: i for i, kind in enumerate(dict.fromkeys(kinds))}
+        keys = [key for key, _ in row]
         if self.estimator is not None:
-            slowdowns = self.estimator.pairs(list(row), problem.gpu_types, self.pair_quantile)
+            slowdowns = self.estimator.pairs(keys, problem.gpu_types, self.pair_quantile)
         elif self.throughputs is not None:
-            slowdowns = np.nan_to_num(self.throughputs.slowdowns(list(row), problem.gpu_types), nan=0.0)
+            slowdowns = np.nan_to_num(self.throughputs.slowdowns(keys, problem.gpu_types), nan=0.0)
         else:
             return problem
-        return with_gaining_pairs(problem, [row[key] for key in keys], slowdowns)
+        if question.memory is not None:
+            fits = fit_together(np.array([needed for _, needed in row]), question.memory.there_gib)
+            slowdowns = np.where(fits, slowdowns, 0.0)
+        return with_gaining_pairs(problem, [row[kind] for kind in kinds], slowdowns)
 
     def _probes(
         self,
@@ -249,7 +255,9 @@ class Engine:
         pairs = None
         if question.packing:
             value = value_alone(full, allocation.share, allocation.shadow_prices)[rows]
-            pairs = self._pairs(estimator, keys, problem.gpu_types, value, jobs.gpu_s_left, _among(rows, shares))
+            memory = None if question.memory is None else question.memory.of(rows)
+            types, left = problem.gpu_types, jobs.gpu_s_left
+            pairs = self._pairs(estimator, keys, types, memory, value, left, _among(rows, shares))
         probes = plan(jobs, self.profile_budget_s, probe_s=self.profile_probe_s, pairs=pairs)
         at = [*rows.tolist(), -1]  # -1 stays: alone
         return [replace(probe, row=at[probe.row], partner=at[probe.partner]) for probe in probes]
@@ -259,12 +267,15 @@ class Engine:
         estimator: ThroughputEstimator,
         keys: Sequence[Key],
         gpu_types: tuple[str, ...],
+        memory: GpuMemory | None,
         value: Floats,
         gpu_s_left: Floats,
         running: Ints,
     ) -> PairCandidates:
         kinds = list(dict.fromkeys(keys))
         slowdowns, fits = estimator.slowdowns(kinds, gpu_types)
+        if memory is not None:
+            fits = np.where(fit_together(_most_gib(keys, memory.needed_gib), memory.there_gib), fits, 0.0)
         cautious = estimator.pairs(kinds, gpu_types, self.pair_quantile)
         return pair_candidates(keys, slowdowns, fits, cautious, value, gpu_s_left, running)
 
@@ -300,6 +311,14 @@ def _rounded(share: Floats) -> Floats:
 def _keys_of(question: SolveAllocation) -> list[Key]:
     named = zip(question.jobs.tolist(), question.job_types, question.problem.gpus_asked.tolist(), strict=True)
     return [key_of(serial, job_type, int(gpus)) for serial, job_type, gpus in named]
+
+
+def _most_gib(keys: Sequence[Key], needed_gib: Floats) -> Floats:
+    """The most GPU memory that a job of each distinct key needs, (K,); infinite where one did not declare it."""
+    most: dict[Key, float] = {}
+    for key, needed in zip(keys, needed_gib.tolist(), strict=True):
+        most[key] = max(most.get(key, 0.0), needed or np.inf)
+    return np.array(list(most.values()))
 
 
 def _among(rows: Ints, shares: Shares) -> Ints:

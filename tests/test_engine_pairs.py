@@ -12,6 +12,7 @@ from gavelpy.estimator.online import ThroughputEstimator
 from gavelpy.estimator.rate_filter import Reading
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
 from gavelpy.mechanism.events import AllocationSolved
+from gavelpy.mechanism.gpu_memory import GpuMemory
 from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem, BlindView
 from gavelpy.model.throughput import ThroughputTable
@@ -64,6 +65,30 @@ def test_a_pair_that_gains_gets_a_share_and_is_named_by_serial() -> None:
     assert answer.pair_jobs.min() >= 10
     assert (answer.pair_gpu_type == 0).all()
     assert (answer.pair_share / SHARE_UNIT % 1 == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("needed_gib", "shares"),
+    [([6.0] * 4, True), ([11.0] * 4, False), ([0.0] * 4, False)],
+    ids=["they fit", "they do not fit", "none declared it"],
+)
+def test_only_jobs_that_fit_together_share_a_gpu(needed_gib: list[float], shares: bool) -> None:
+    memory = GpuMemory(np.array(needed_gib), np.array([16.0, 0.0]))
+    question = replace(make_question("ant", "bee", "ant", "bee"), memory=memory)
+
+    answer = solved(Engine(policy_named("max_min_fairness"), throughputs=TABLE), question)
+
+    assert bool(len(answer.pair_jobs)) == shares
+    assert set(answer.pair_gpu_type.tolist()) <= {0}, "the memory of the other type is not known"
+
+
+def test_a_kind_of_job_with_two_needs_shares_where_both_fit() -> None:
+    memory = GpuMemory(np.array([6.0, 12.0, 6.0, 12.0]), np.array([16.0, 16.0]))
+    question = replace(make_question("ant", "ant", "bee", "bee"), memory=memory)
+
+    answer = solved(Engine(policy_named("max_min_fairness"), throughputs=TABLE), question)
+
+    assert {tuple(sorted(row)) for row in answer.pair_jobs.tolist()} == {(10, 12)}
 
 
 def test_without_packing_the_answer_has_no_pairs() -> None:

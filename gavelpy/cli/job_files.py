@@ -71,6 +71,7 @@ class JobTemplate:
     begin_at_s: float = 0.0
     time_s: float = 0.0
     stall_s: float = 0.0
+    gpu_memory_gib: float = 0.0
     gpu_types: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
@@ -346,6 +347,7 @@ _FIELDS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "environment": ("a table of strings", _table(_text)),
     "one_process_a_node": ("true or false", _flag),
     "checkpoint_every_s": ("a number of seconds", _number),
+    "gpu_memory_gib": ("a number of GiB", _number),
     "warning_s": ("a number of seconds", _number),
     "warning_signal": ("the number of a signal", _whole),
     "preemptible": ("true or false", _flag),

@@ -90,6 +90,16 @@ CheckpointEveryOption = Annotated[
         help="Checkpoint interval; 0 = only at the end of a lease.",
     ),
 ]
+GpuMemoryOption = Annotated[
+    float,
+    typer.Option(
+        metavar="GIB",
+        parser=o.number(),
+        rich_help_panel=_JOB,
+        help="GPU memory that the job needs of each GPU. With it, the job may share its GPUs with another one, where "
+        "the scheduler co-locates jobs and both fit.",
+    ),
+]
 WarningOption = Annotated[
     str | None,
     typer.Option(
@@ -238,6 +248,7 @@ JOB_OPTIONS: Mapping[str, tuple[Any, Any]] = {  # type and default of each; Any:
     "environment": (EnvironmentOption, None),
     "one_process_a_node": (OneProcessOption, False),
     "checkpoint_every": (CheckpointEveryOption, 0.0),
+    "gpu_memory": (GpuMemoryOption, 0.0),
     "warning": (WarningOption, None),
     "preemptible": (PreemptibleOption, False),
     "venv": (VenvOption, ""),
@@ -318,6 +329,7 @@ def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
         "secrets": f.secrets(values["secret"] or []),
         "environment": f.pairs("--env", values["environment"] or [], "="),
         "checkpoint_every_s": values["checkpoint_every"],
+        "gpu_memory_gib": values["gpu_memory"],
         "warning_s": warning_s,
         "warning_signal": signal,
         "notify": tuple(values["notify"].split(",")) if values["notify"] else (),

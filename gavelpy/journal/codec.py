@@ -78,13 +78,14 @@ PLACED = 8  # the nodes that a job may use
 FEATURED = 8  # what the agent of a node lacks
 BOOKED = 9  # reservations for users, and jobs that run within one
 LAGGING = 10  # settings: the lag for which a running job is preempted
+LIMITED = 11  # settings: limits of a user, GPU memory of types; of a job: the GPU memory that it needs
 TEAMED = 11  # settings: teams; of an allocation: marginal values, memory, refused jobs
 ARCHIVED = 11  # jobs that have left for the archive
 NEWEST = 11
 OLDEST = 1  # that can be read
 _LATER = {  # newest version of an event, if above VERSION
     "AllocationSolved": TEAMED,
-    "JobSubmitted": BOOKED,
+    "JobSubmitted": LIMITED,
     "JobsArchived": ARCHIVED,
     "JobsHeld": ORDERED,
     "ReservationAdded": BOOKED,
@@ -157,7 +158,8 @@ _LATER_SETTINGS = {"packing": PACKED, "lease_min_s": GUARDED, "retry_s": GUARDED
                    "losses_free": FORGIVING, "start_max_s": FORGIVING, "keep_unsaved": SAVING,
                    "late_ends": LATE, "loss_nodes_max": LATE, "finish_grace_s": LATE,
                    "solve_at_least_every_s": AGEING, "system_failures_max": CLASSED,
-                   "priorities": RANKED, "move_lag_s": LAGGING, "teams": TEAMED}  # fmt: skip
+                   "priorities": RANKED, "move_lag_s": LAGGING, "teams": TEAMED,
+                   "jobs_running_a_user_max": LIMITED, "gpus_a_user_max": LIMITED, "gpu_types": LIMITED}  # fmt: skip
 _LATER_OF_JOBS = {  # a job without them needs no version
     "time_s": ORDERED,
     "stall_s": ORDERED,
@@ -165,6 +167,7 @@ _LATER_OF_JOBS = {  # a job without them needs no version
     "nodes": PLACED,
     "exclude": PLACED,
     "reservation": BOOKED,
+    "gpu_memory_gib": LIMITED,
     "hold": ORDERED,
     "begin_at_s": ORDERED,
     "begin_s": ORDERED,

@@ -72,7 +72,9 @@ def _of_jobs(question: SolveAllocation, rows: Ints, rate: Floats, free: Ints) ->
     """The request of some of its jobs, with these rates (K, T) and GPUs (T,)."""
     job_types = tuple(question.job_types[row] for row in rows.tolist()) if question.job_types else ()
     problem = _of_rows(question.problem, rows, rate, free)
-    return replace(question, problem=problem, jobs=question.jobs[rows], job_types=job_types, tiers=(), parts=())
+    memory = None if question.memory is None else question.memory.of(rows)
+    own = replace(question, problem=problem, jobs=question.jobs[rows], job_types=job_types, memory=memory)
+    return replace(own, tiers=(), parts=())
 
 
 def _of_rows(problem: AllocationProblem, rows: Ints, rate: Floats, free: Ints) -> AllocationProblem:

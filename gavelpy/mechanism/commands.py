@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gavelpy.mechanism.gpu_memory import GpuMemory
 from gavelpy.model.arrays import Ints
 from gavelpy.model.job import NodeId
 from gavelpy.model.problem import AllocationProblem
@@ -36,6 +37,7 @@ class SolveAllocation:
     jobs: Ints  # (J,) serial of each row of the problem
     packing: bool = False  # the answer may have shares of pairs
     job_types: tuple[str, ...] = ()  # J, if packing: co-location slowdowns are known by job type
+    memory: GpuMemory | None = None  # that limits the pairs; None = nothing does
     tiers: tuple[Tier, ...] = ()  # priority classes, the highest first; empty = one class
     fills_leftover: bool = True  # jobs also use GPUs of which they have no share
     parts: tuple[ClusterPart, ...] = ()  # that are allocated independently, without `tiers`; empty = one part

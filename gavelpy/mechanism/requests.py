@@ -14,6 +14,7 @@ from gavelpy.mechanism import priority_classes
 from gavelpy.mechanism.commands import ClusterPart, EstimateThroughput, SolveAllocation
 from gavelpy.mechanism.domains import can_run
 from gavelpy.mechanism.events import NO_INTS, AllocationSolved, ThroughputEstimated
+from gavelpy.mechanism.gpu_memory import memory_of
 from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import LAST_ALIVE
@@ -93,10 +94,12 @@ class AllocationRequest:
         self.epoch += 1
         self.open_epoch, self.asked_s, self.asked_jobs = self.epoch, now_s, rows
         problem = problem_of(jobs, pool, rows, now_s, exempt, settings.teams, self.memory)
-        job_types = tuple(jobs.specs[row].job_type for row in rows.tolist()) if settings.packing else ()
         parts = _parts(jobs, pool, settings, rows, exempt.open_gpus)
         tiers = () if parts else priority_classes.tiers(jobs, pool, settings, rows, exempt.open_gpus)
-        settled = (settings.packing, job_types, tiers, settings.fill_leftover, parts)
+        specs = [jobs.specs[row] for row in rows.tolist()] if settings.packing else []
+        job_types = tuple(spec.job_type for spec in specs)
+        memory = memory_of(settings.gpu_types, pool.gpu_types, specs) if settings.packing else None
+        settled = (settings.packing, job_types, memory, tiers, settings.fill_leftover, parts)
         return [SolveAllocation(self.epoch, problem, rows, *settled)]
 
     def renumber(self, new: Ints) -> None:

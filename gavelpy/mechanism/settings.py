@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from gavelpy.errors import InvalidInput
+from gavelpy.mechanism.gpu_memory import GpuType, check_gpu_types
 from gavelpy.mechanism.priority_classes import PriorityClass, check_classes
 from gavelpy.mechanism.selection import Chosen, alone, select_global, select_packed
 from gavelpy.mechanism.teams import Team, check_teams
@@ -135,6 +136,7 @@ class MechanismSettings:
     priorities: tuple[PriorityClass, ...] = ()  # priority classes of jobs; empty = one class
     jobs_running_a_user_max: int = 0  # jobs of one owner that have GPUs at once; 0 = no limit
     gpus_a_user_max: int = 0  # GPUs that the jobs of one owner have at once; 0 = no limit
+    gpu_types: tuple[GpuType, ...] = ()  # with known memory, which jobs share if it suffices; empty = no limits
     teams: tuple[Team, ...] = ()  # the entities of jobs; empty = those that jobs name
     rules: Rules = field(default_factory=Rules)  # how time is booked and jobs are selected
 
@@ -176,6 +178,7 @@ class MechanismSettings:
         _in_range("jobs_running_a_user_max", self.jobs_running_a_user_max, 0, 10_000_000)
         _in_range("gpus_a_user_max", self.gpus_a_user_max, 0, 10_000_000)
         check_classes(self.priorities)
+        check_gpu_types(self.gpu_types)
         if self.teams:
             check_teams(self.teams)
         self.rules.check(self)
@@ -226,7 +229,7 @@ def settings_values(settings: MechanismSettings) -> dict[str, Any]:
         values |= {rule: rules[rule] for rule in _BEFORE.get(name, ())}
         if name != "rules":
             values[name] = getattr(settings, name)
-    for name in ("priorities", "teams"):
+    for name in ("priorities", "teams", "gpu_types"):
         if values[name]:
             values[name] = [asdict(one) for one in values[name]]
     return values

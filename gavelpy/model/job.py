@@ -80,6 +80,7 @@ class JobSpec:
     open_ended: bool = False  # steps_total is assumed: the program announces its own, or ends without
     nodes: tuple[str, ...] = ()  # it runs on no other nodes; empty = on all
     exclude: tuple[str, ...] = ()  # nodes on which it does not run
+    gpu_memory_gib: float = 0.0  # that it needs of each GPU; 0 = not known, and it shares GPUs with no other job
     reservation: str = ""  # it runs within this reservation only, on its nodes; empty = outside of all
 
     def __post_init__(self) -> None:
@@ -142,6 +143,7 @@ class JobSpec:
         _not_negative(self.id, "begin_s", self.begin_s)
         _not_negative(self.id, "time_s", self.time_s)
         _not_negative(self.id, "stall_s", self.stall_s)
+        _not_negative(self.id, "gpu_memory_gib", self.gpu_memory_gib)
         object.__setattr__(self, "gpu_types", tuple(self.gpu_types))
         if not all(isinstance(name, str) and name for name in self.gpu_types):
             raise InvalidInput(f"gpu_types of job {self.id!r} must be names of GPU types, got {self.gpu_types!r}")
@@ -166,7 +168,7 @@ class JobSpec:
         """The features that the job needs of the agents on its nodes."""
         if (
             self.software == OF_NODE
-            and not (self.secrets or self.stall_s or self.time_s)
+            and not (self.secrets or self.stall_s or self.time_s or self.gpu_memory_gib)
             and self.kind is JobKind.BATCH
         ):
             return ()  # most jobs
@@ -259,6 +261,7 @@ class JobSpec:
 
 # What a job can need of the agents on its nodes, by option. An agent announces those that it has.
 FEATURES: Mapping[str, Callable[[JobSpec], object]] = {
+    "co_located": lambda spec: spec.gpu_memory_gib,
     "conda": lambda spec: spec.software.conda,
     "image": lambda spec: spec.software.image,
     "pty": lambda spec: spec.kind is JobKind.INTERACTIVE,

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, get_type_hints
 import msgspec
 
 from gavelpy.errors import InvalidInput
+from gavelpy.mechanism.gpu_memory import GpuType
 from gavelpy.mechanism.priority_classes import NORMAL, PriorityClass
 from gavelpy.mechanism.settings import (
     LEASE_MIN_ROUNDS,
@@ -40,7 +41,12 @@ from gavelpy.runtime.security.exposure import SecuritySettings, check_exposure
 
 PRIORITIES = "priorities"  # [priorities.NAME] and [teams.NAME], which become settings of the mechanism
 TEAMS = "teams"
-_NAMED: Mapping[str, type[PriorityClass] | type[Team]] = {PRIORITIES: PriorityClass, TEAMS: Team}
+GPU_TYPES = "gpu_types"
+_NAMED: Mapping[str, type[PriorityClass] | type[Team] | type[GpuType]] = {
+    PRIORITIES: PriorityClass,
+    TEAMS: Team,
+    GPU_TYPES: GpuType,
+}
 
 
 # Defaults of [mechanism] that differ from the library's: the policy runs at most once a second, ends of leases may be
@@ -128,12 +134,11 @@ def parse_config(text: str, file: str = "") -> Config:
             allowed = ", ".join([*_SECTIONS, *(f"{group}.NAME" for group in _NAMED)])
             raise source.complaint(name, "", f"[{name}] is not known; allowed are {allowed}")
     sections = {name: source.section(name, kind, document.get(name, {})) for name, kind in _SECTIONS.items()}
-    if sections["mechanism"].packing:
-        raise source.complaint(
-            "mechanism", "packing", "mechanism.packing must be false: agents do not co-locate jobs on a GPU"
-        )
     for group in _NAMED:
         sections["mechanism"] = _with_tables(source, sections["mechanism"], group, document)
+    if sections["mechanism"].packing and not any(one.memory_gib for one in sections["mechanism"].gpu_types):
+        text = "must be false where no [gpu_types.NAME] has memory_gib: jobs share a GPU only if both fit"
+        raise source.complaint("mechanism", "packing", f"mechanism.packing {text}, got true")
     config = Config(**sections, mechanism_given=frozenset(document.get("mechanism", {})), path=file)
     try:
         check_exposure(config.scheduler.listen, config.security)
@@ -199,13 +204,13 @@ class _Source:
             raise self.complaint(name, error.args[0].split()[0], f"{name}.{error.args[0]}") from None
         return settings
 
-    def named_tables(self, group: str, given: object) -> tuple[PriorityClass | Team, ...]:
+    def named_tables(self, group: str, given: object) -> tuple[PriorityClass | Team | GpuType, ...]:
         """The tables [GROUP.NAME]."""
         if not isinstance(given, dict):
             raise self.complaint("", group, f"{group} must be tables, [{group}.NAME], got {given!r}")
         return tuple(self._named_table(group, name, table) for name, table in given.items())
 
-    def _named_table(self, group: str, name: str, given: object) -> PriorityClass | Team:
+    def _named_table(self, group: str, name: str, given: object) -> PriorityClass | Team | GpuType:
         section, kind = f"{group}.{name}", _NAMED[group]
         if not isinstance(given, dict):
             raise self.complaint(group, name, f"{section} must be a table, [{section}], got {given!r}")

@@ -173,9 +173,7 @@ def configured_text(config: Config) -> str:
     """Policy and mechanism of the file as text, to detect changes later."""
     choice = asdict(replace(configured_choice(config), throughputs_file=""))
     del choice["throughputs_version"], choice["move_lag_s"]
-    mechanism = settings_values(config.mechanism)
-    del mechanism["packing"]  # always off
-    return json.dumps([choice, mechanism], sort_keys=True)
+    return json.dumps([choice, settings_values(config.mechanism)], sort_keys=True)
 
 
 def _added(before: str, config: Config) -> dict[str, Any] | None:

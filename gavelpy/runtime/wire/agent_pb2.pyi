@@ -684,6 +684,7 @@ class Launch(_message.Message):
     FINISH_GRACE_S_FIELD_NUMBER: _builtins.int
     SOFTWARE_FIELD_NUMBER: _builtins.int
     INTERACTIVE_FIELD_NUMBER: _builtins.int
+    BESIDE_JOB_FIELD_NUMBER: _builtins.int
     SECRETS_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     owner: _builtins.str
@@ -733,6 +734,8 @@ class Launch(_message.Message):
     """after its last step a job that is to stop has so long to exit by itself"""
     interactive: _builtins.bool
     """rank 0 has a terminal"""
+    beside_job: _builtins.int
+    """the job with which this one shares its GPUs; none = it has them alone"""
     @_builtins.property
     def environment(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
@@ -780,13 +783,16 @@ class Launch(_message.Message):
         finish_grace_s: _builtins.float = ...,
         software: _software_pb2.Software | None = ...,
         interactive: _builtins.bool = ...,
+        beside_job: _builtins.int | None = ...,
         secrets: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["software", b"software"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_beside_job", b"_beside_job", "beside_job", b"beside_job", "software", b"software"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_directory_id", b"checkpoint_directory_id", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "environment", b"environment", "finish_grace_s", b"finish_grace_s", "first_rank", b"first_rank", "gpu_type", b"gpu_type", "gpus", b"gpus", "grace_s", b"grace_s", "interactive", b"interactive", "job_name", b"job_name", "node_count", b"node_count", "node_rank", b"node_rank", "one_process_a_node", b"one_process_a_node", "owner", b"owner", "rate_steps_per_s", b"rate_steps_per_s", "rendezvous_address", b"rendezvous_address", "rendezvous_port", b"rendezvous_port", "restart_count", b"restart_count", "resume_lease", b"resume_lease", "resume_steps", b"resume_steps", "round", b"round", "secrets", b"secrets", "software", b"software", "stall_s", b"stall_s", "steps_done", b"steps_done", "steps_max", b"steps_max", "steps_total", b"steps_total", "time_left_s", b"time_left_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "working_directory", b"working_directory", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_beside_job", b"_beside_job", "beside_job", b"beside_job", "checkpoint_directory_id", b"checkpoint_directory_id", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "environment", b"environment", "finish_grace_s", b"finish_grace_s", "first_rank", b"first_rank", "gpu_type", b"gpu_type", "gpus", b"gpus", "grace_s", b"grace_s", "interactive", b"interactive", "job_name", b"job_name", "node_count", b"node_count", "node_rank", b"node_rank", "one_process_a_node", b"one_process_a_node", "owner", b"owner", "rate_steps_per_s", b"rate_steps_per_s", "rendezvous_address", b"rendezvous_address", "rendezvous_port", b"rendezvous_port", "restart_count", b"restart_count", "resume_lease", b"resume_lease", "resume_steps", b"resume_steps", "round", b"round", "secrets", b"secrets", "software", b"software", "stall_s", b"stall_s", "steps_done", b"steps_done", "steps_max", b"steps_max", "steps_total", b"steps_total", "time_left_s", b"time_left_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "working_directory", b"working_directory", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__beside_job: _TypeAlias = _typing.Literal["beside_job"]  # noqa: Y015
+    _WhichOneofArgType__beside_job: _TypeAlias = _typing.Literal["_beside_job", b"_beside_job"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__beside_job) -> _WhichOneofReturnType__beside_job | None: ...
 
 Global___Launch: _TypeAlias = Launch  # noqa: Y015
 

@@ -258,6 +258,7 @@ class JobDescription(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     RESERVATION_FIELD_NUMBER: _builtins.int
     SECRETS_FIELD_NUMBER: _builtins.int
+    GPU_MEMORY_GIB_FIELD_NUMBER: _builtins.int
     INTERACTIVE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """unique among the owner's living jobs; made up where empty"""
@@ -299,6 +300,8 @@ class JobDescription(_message.Message):
     """its priority class; empty = normal"""
     reservation: _builtins.str
     """it runs within this reservation only, on its nodes; empty = outside of all"""
+    gpu_memory_gib: _builtins.float
+    """that it needs of each GPU; 0 = not known, and it shares GPUs with no other job"""
     interactive: _builtins.bool
     """its command has a terminal, and ends when no client is attached"""
     @_builtins.property
@@ -365,11 +368,12 @@ class JobDescription(_message.Message):
         priority: _builtins.str = ...,
         reservation: _builtins.str = ...,
         secrets: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        gpu_memory_gib: _builtins.float = ...,
         interactive: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["notify", b"notify", "software", b"software"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "array_limit", b"array_limit", "array_position", b"array_position", "array_size", b"array_size", "begin_at_s", b"begin_at_s", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "deadline_s", b"deadline_s", "entity", b"entity", "environment", b"environment", "exclude", b"exclude", "gpu_types", b"gpu_types", "gpus", b"gpus", "hold", b"hold", "interactive", b"interactive", "job_type", b"job_type", "name", b"name", "no_preempt", b"no_preempt", "nodes", b"nodes", "notify", b"notify", "one_process_a_node", b"one_process_a_node", "preemptible", b"preemptible", "priority", b"priority", "rates_steps_per_s", b"rates_steps_per_s", "reservation", b"reservation", "secrets", b"secrets", "software", b"software", "stall_s", b"stall_s", "steps_total", b"steps_total", "time_s", b"time_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "weight", b"weight", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "array_limit", b"array_limit", "array_position", b"array_position", "array_size", b"array_size", "begin_at_s", b"begin_at_s", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "deadline_s", b"deadline_s", "entity", b"entity", "environment", b"environment", "exclude", b"exclude", "gpu_memory_gib", b"gpu_memory_gib", "gpu_types", b"gpu_types", "gpus", b"gpus", "hold", b"hold", "interactive", b"interactive", "job_type", b"job_type", "name", b"name", "no_preempt", b"no_preempt", "nodes", b"nodes", "notify", b"notify", "one_process_a_node", b"one_process_a_node", "preemptible", b"preemptible", "priority", b"priority", "rates_steps_per_s", b"rates_steps_per_s", "reservation", b"reservation", "secrets", b"secrets", "software", b"software", "stall_s", b"stall_s", "steps_total", b"steps_total", "time_s", b"time_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "weight", b"weight", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -115,6 +115,31 @@ def test_same_lease_for_another_job_is_killed() -> None:
     )
 
 
+def test_a_lease_shares_its_gpus_with_the_job_that_its_order_names_only() -> None:
+    beside = make_assignment(beside_job=1)
+    order = make_order(2, assignment=beside)
+    other = make_local(3, job=3)
+
+    assert reconcile([make_local(1)], make_orders(make_order(1), order), PLACE, 0.0) == (
+        Accept(order, beside, start=True),
+    )
+    assert reconcile([other], make_orders(make_order(3), order), PLACE, 0.0) == ()
+    both = reconcile([make_local(1), other], make_orders(make_order(1), make_order(3), order), PLACE, 0.0)
+    assert both == (), "a third lease waits until one of the two has ended"
+    assert reconcile([make_local(1)], make_orders(make_order(1), make_order(2)), PLACE, 0.0) == ()
+
+
+def test_two_new_leases_that_share_are_both_taken_on() -> None:
+    orders = [
+        make_order(1, assignment=make_assignment(beside_job=2)),
+        make_order(2, assignment=make_assignment(beside_job=1)),
+    ]
+
+    found = reconcile([], make_orders(*orders), PLACE, 0.0)
+
+    assert [action.order.lease for action in found if isinstance(action, Accept)] == [1, 2]
+
+
 def test_second_lease_of_a_job_waits_for_the_first() -> None:
     second = make_order(2, job=1, assignment=make_assignment((3,)))
 

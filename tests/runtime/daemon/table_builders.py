@@ -26,6 +26,7 @@ class Bench:
         self.core = SchedulerCore(MechanismSettings(**{"round_s": 100.0, **settings}))
         self.table = LeaseTable(self.core, PATIENCE)
         self.now_s = 0.0
+        self.together: tuple[int, int] | None = None  # the jobs that the policy co-locates; the others get nothing
         for node, gpus in nodes:
             self.tell(NodeJoined(NodeId(node), "v100", gpus))
 
@@ -45,6 +46,11 @@ class Bench:
             case KillLease():
                 self.table.kill(command.lease)
             case SolveAllocation():
+                if self.together is not None:
+                    pair = {"pair_jobs": np.array([self.together]), "pair_gpu_type": np.array([0])}
+                    none = np.zeros(0, dtype=np.int64)
+                    self.tell(AllocationSolved(command.epoch, none, none, np.zeros(0), **pair, pair_share=np.ones(1)))
+                    return
                 rows = command.jobs
                 share = np.full(len(rows), 1.0 / len(rows))
                 self.tell(AllocationSolved(command.epoch, rows, np.zeros(len(rows), dtype=np.int64), share))

@@ -58,7 +58,11 @@ def test_every_section_is_read() -> None:
         (LEAST + "[mechanism]\nround_s = 0\n", r"f.toml:4: mechanism.round_s must be in \[1, 86400\], got 0"),
         (
             LEAST + "[mechanism]\npacking = true\n",
-            "f.toml:4: mechanism.packing must be false: agents do not co-locate jobs",
+            "f.toml:4: mechanism.packing must be false where no .gpu_types.NAME. has memory_gib: jobs share a GPU only",
+        ),
+        (
+            LEAST + "[gpu_types.v100]\nmemory_gib = -1\n",
+            r"f.toml:4: gpu_types.v100.memory_gib must be in \[0, 1e\+06\], got -1",
         ),
         (
             LEAST + "[policy.parameters]\na = [1]\n",

@@ -14,6 +14,7 @@ from gavelpy.runtime.daemon.config_sections import ThroughputSettings
 from gavelpy.runtime.daemon.engine.measuring import Measuring
 from gavelpy.runtime.daemon.leases.lease import Lease, Part, PartReport, Phase
 from tests.mechanism.builders import make_core, make_spec, tell
+from tests.mechanism.test_pairs import sharing_core
 
 NODE = NodeId("n0")
 JOB, LEASE = 0, 5
@@ -115,3 +116,44 @@ def test_the_engine_hears_of_every_living_job_what_its_owner_said() -> None:
 
     assert question is not None
     assert list(pickle.loads(pickle.dumps(question)).jobs) == [KnownJob(0, "", 2, claims), KnownJob(1, "lstm", 1, {})]
+
+
+def test_a_reading_names_the_job_that_was_there_all_the_time() -> None:
+    core = sharing_core()
+    measuring = Measuring(core, ThroughputSettings(warm_up_s=0.0))
+    leases = {int(core.jobs.lease[job]): held_by(job, int(core.jobs.lease[job])) for job in (0, 1)}
+    for lease in leases:
+        measuring.started(lease, 0.0)
+    measured = []
+    for now_s in (20.0, 40.0):
+        for lease in leases.values():
+            lease.steps_done += 10.0
+        question = measuring.look(leases, now_s)
+        measuring.learned(RatesLearned(), 0.0)
+        measured.append(question.measured if question is not None else ())
+
+    assert measured[0] == (), "they may have run alone before the first look"
+    assert {(one.job.serial, one.partner and one.partner.serial) for one in measured[1]} == {(0, 1), (1, 0)}
+
+
+def test_a_reading_from_before_a_partner_came_is_none_of_either() -> None:
+    core = sharing_core()
+    measuring = Measuring(core, ThroughputSettings(warm_up_s=0.0))
+    one, other = (held_by(job, int(core.jobs.lease[job])) for job in (0, 1))
+    measuring.started(one.lease, 0.0)
+    measuring.look({one.lease: one}, 20.0)
+    measuring.started(other.lease, 30.0)
+    one.steps_done += 10.0
+
+    question = measuring.look({one.lease: one, other.lease: other}, 40.0)
+
+    assert question is None or question.measured == ()
+
+
+def held_by(job: int, number: int) -> Lease:
+    """A running lease of a job on the only GPU."""
+    part = Part(NODE, 0, 0, (0,))
+    part.report = PartReport(number, job, Phase.RUNNING, 100.0, rate_steps_per_s=4.0)
+    lease = Lease(number, job, np.array([0]), [part], 1000.0, 1)
+    lease.gpu_type, lease.is_started, lease.steps_done = "v100", True, 100.0
+    return lease

@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,9 @@ WITNESS = Path(__file__).with_name("witness.py")
 RATES = {"v100": 40.0, "p100": 20.0, "k80": 10.0}  # steps/s
 NODES = (LocalNode("n0", "v100:2"), LocalNode("n1", "p100:2"), LocalNode("n2", "k80:2"))
 FROZEN_S = 12.0  # longer than a lease with its grace and margin
-SETTINGS = {
+JOB_TYPE = "witness"
+GPU_GIB = 16.0
+SETTINGS: dict[str, dict[str, Any]] = {
     "mechanism": {"round_s": 4.0, "failures_max": 1000},
     "nodes": {"lease_overlap_s": 2.0, "unsaved_overlap_s": 2.0, "lease_margin_s": 1.5},
 }
@@ -39,6 +42,7 @@ class Trial:
     patience_s: float  # time for all jobs to end after that
     weather: Weather = field(default_factory=Weather)
     journal: str = ""  # URL of a database; "" = SQLite
+    is_packed: bool = False  # jobs with a declared memory share GPUs
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ class Verdict:
     done: dict[Fault, int]
     restarts_s: list[float]
     messages_harmed: int
+    shared: int = 0  # pairs of leases that were on one GPU at once
 
 
 def run(trial: Trial, directory: Path) -> Verdict:
@@ -57,9 +62,8 @@ def run(trial: Trial, directory: Path) -> Verdict:
     witnessed = directory / "evidence"
     witnessed.mkdir(parents=True)
     with contextlib.ExitStack() as stack:
-        cluster = stack.enter_context(
-            LocalCluster(directory, NODES, {**SETTINGS, "scheduler": {"journal": trial.journal}})
-        )
+        settings = {**SETTINGS, "scheduler": {"journal": trial.journal}}
+        cluster = stack.enter_context(LocalCluster(directory, NODES, packed(settings, directory, trial)))
         network = stack.enter_context(BadNetwork(cluster.address, trial.weather, rng))
         cluster.ports = {NODES[2].node_id: network.port}
         cluster.start()
@@ -70,8 +74,31 @@ def run(trial: Trial, directory: Path) -> Verdict:
         acknowledged += submit_some(cluster, trial, witnessed, trial.jobs // 2, trial.jobs)
         saboteur.carry_out(strikes[len(strikes) // 3 :])
         wait_until(lambda: all_over(cluster), f"every job is over (seed {trial.seed})", trial.patience_s)
-        complaints = [*verdict(cluster, acknowledged, trial), *judged(evidence.read(witnessed))]
-    return Verdict(complaints, saboteur.done, saboteur.restarts_s, network.harmed)
+        lines = evidence.read(witnessed)
+        complaints = [*verdict(cluster, acknowledged, trial), *judged(lines, is_packed=trial.is_packed)]
+        shared = len(evidence.shared_gpus(evidence.stays(lines)))
+    return Verdict(complaints, saboteur.done, saboteur.restarts_s, network.harmed, shared)
+
+
+def packed(settings: dict[str, dict[str, Any]], directory: Path, trial: Trial) -> dict[str, dict[str, Any]]:
+    """These settings, and in a packed trial those of co-location: two jobs keep nine tenths of their rates."""
+    if not trial.is_packed:
+        return settings
+    rows = ["job_type,gpus,gpu_type,rate_steps_per_s,pair_job_type,pair_rate_steps_per_s"]
+    for gpus in (1, 2):
+        for gpu_type, rate in RATES.items():
+            rows.append(f"{JOB_TYPE},{gpus},{gpu_type},{rate},,")
+            rows.append(f"{JOB_TYPE},{gpus},{gpu_type},{0.9 * rate},{JOB_TYPE},{0.9 * rate}")
+    table = directory / "rates.csv"
+    table.write_text("\n".join(rows) + "\n")
+    memory = {f"gpu_types.{gpu_type}": {"memory_gib": GPU_GIB} for gpu_type in RATES}
+    mechanism = {**settings["mechanism"], "packing": True}
+    return {**settings, **memory, "mechanism": mechanism, "throughputs": {"file": str(table), "estimate": False}}
+
+
+def needed_gib(index: int) -> float:
+    """The GPU memory of a job in a packed trial: two of three fit together, the third with none."""
+    return 12.0 if index % 3 == 2 else 6.0
 
 
 def submit_some(cluster: LocalCluster, trial: Trial, witnessed: Path, first: int, last: int) -> list[int]:
@@ -91,6 +118,8 @@ def description(trial: Trial, index: int, witnessed: Path) -> pb.JobDescription:
         command=f"{sys.executable} {WITNESS} {witnessed} {rates}",
         working_directory=str(witnessed),
         checkpoint_every_s=1.0,
+        job_type=JOB_TYPE if trial.is_packed else "",
+        gpu_memory_gib=needed_gib(index) if trial.is_packed else 0.0,
     )
 
 
@@ -110,12 +139,21 @@ def verdict(cluster: LocalCluster, acknowledged: list[int], trial: Trial) -> lis
     return complaints
 
 
-def judged(lines: list[evidence.Line]) -> list[str]:
+def judged(lines: list[evidence.Line], *, is_packed: bool = False) -> list[str]:
     """Complaints from the records of the witnesses."""
     found = evidence.stays(lines)
     return [
-        *evidence.double_gpus(found),
+        *(overfull(found) if is_packed else evidence.double_gpus(found)),
         *evidence.double_jobs(found),
         *evidence.lost_steps(lines),
         *evidence.saved_twice(lines),
+    ]
+
+
+def overfull(found: list[evidence.Stay]) -> list[str]:
+    """Complaints about GPUs with three leases, or with two whose jobs do not fit together."""
+    return evidence.crowded_gpus(found) + [
+        f"jobs {early.job} and {late.job} need more than a GPU has"
+        for early, late in evidence.shared_gpus(found)
+        if needed_gib(early.job) + needed_gib(late.job) > GPU_GIB
     ]

@@ -72,15 +72,38 @@ def stays(lines: list[Line]) -> list[Stay]:
 
 def double_gpus(found: list[Stay]) -> list[str]:
     """Complaints about GPUs that two leases used at the same time."""
+    return [
+        f"GPU {gpu} of {node}: lease {early.lease} until {early.last_s:.3f}, lease {late.lease} from {late.first_s:.3f}"
+        for (node, gpu), users in _by_gpu(found).items()
+        for early, late in _overlaps(users)
+    ]
+
+
+def shared_gpus(found: list[Stay]) -> list[tuple[Stay, Stay]]:
+    """Pairs of stays of different jobs on the same GPU at the same time."""
+    pairs = []
+    for users in _by_gpu(found).values():
+        pairs += [(early, late) for early, late in _overlaps(users) if early.job != late.job]
+    return pairs
+
+
+def crowded_gpus(found: list[Stay]) -> list[str]:
+    """Complaints about GPUs that three leases used at the same time."""
+    complaints = []
+    for (node, gpu), users in _by_gpu(found).items():
+        for stay in users:
+            others = {one.lease for one in users if one.first_s <= stay.first_s < one.last_s} - {stay.lease}
+            if len(others) > 1:
+                complaints.append(f"GPU {gpu} of {node}: leases {sorted(others)} and {stay.lease}")
+    return complaints
+
+
+def _by_gpu(found: list[Stay]) -> dict[tuple[str, str], list[Stay]]:
     by_gpu: defaultdict[tuple[str, str], list[Stay]] = defaultdict(list)
     for stay in found:
         for gpu in stay.gpus:
             by_gpu[stay.node, gpu].append(stay)
-    return [
-        f"GPU {gpu} of {node}: lease {early.lease} until {early.last_s:.3f}, lease {late.lease} from {late.first_s:.3f}"
-        for (node, gpu), users in by_gpu.items()
-        for early, late in _overlaps(users)
-    ]
+    return by_gpu
 
 
 def double_jobs(found: list[Stay]) -> list[str]:

@@ -41,3 +41,15 @@ def test_jobs_survive_a_hundred_deaths(seed: int, tmp_path: Path) -> None:
 
     assert found.complaints == [], f"seed {seed}"
     assert found.done[Fault.SCHEDULER] == LONG[Fault.SCHEDULER]
+
+
+@pytest.mark.slow
+def test_jobs_that_share_gpus_survive_two_hundred_deaths(tmp_path: Path) -> None:
+    faults = {fault: 2 * count for fault, count in LONG.items() if fault is not Fault.FREEZE}
+    trial = Trial(seed=31, jobs=16, steps=2000.0, faults=faults, within_s=480.0, patience_s=400.0, is_packed=True)
+
+    found = run(trial, tmp_path / "cluster")
+
+    assert found.complaints == [], f"seed {trial.seed}"
+    assert sum(found.done.values()) >= 200
+    assert found.shared > 0

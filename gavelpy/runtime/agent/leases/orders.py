@@ -16,12 +16,12 @@ from gavelpy.runtime.quorum import MEMBERS_MAX, Member, View
 from gavelpy.runtime.wire import agent_pb2, software_pb2
 
 # Options of jobs whose fields this agent knows. The scheduler places no job that needs another one on this node.
-FEATURES: Final = ("conda", "image", "pty", "secret", "snapshot", "stall", "time", "venv")
+FEATURES: Final = ("co_located", "conda", "image", "pty", "secret", "snapshot", "stall", "time", "venv")
 TEXT_MAX: Final = 1 << 20
 RANKS_MAX: Final = 1 << 16
 SIGNALS_MAX: Final = 64
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_CHANGED = ("argv", "gpus", "environment", "secrets", "software")  # other fields are those of the message
+_CHANGED = ("argv", "beside_job", "gpus", "environment", "secrets", "software")  # other fields are those of the message
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class NodeAssignment:
     working_directory: str
     gpus: tuple[int, ...]  # numbers on this node
     gpu_type: str
+    beside_job: int = -1  # the job that it shares its GPUs with; -1 = none
     environment: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)  # names by variable
     job_name: str = ""
@@ -86,6 +87,7 @@ def assignment_of(launch: agent_pb2.Launch) -> NodeAssignment:
     made = NodeAssignment(
         argv=_argv(launch.command),
         gpus=tuple(launch.gpus),
+        beside_job=launch.beside_job if launch.HasField("beside_job") else -1,
         environment=dict(sorted(launch.environment.items())),
         secrets=dict(sorted(launch.secrets.items())),
         software=_software(launch.software),
@@ -120,6 +122,8 @@ def _check_numbers(launch: agent_pb2.Launch) -> None:
         raise RemoteViolation(f"world_size must be in [1, {RANKS_MAX}], got {launch.world_size}")
     if launch.rendezvous_port >= 1 << 16:
         raise RemoteViolation(f"rendezvous_port must be below 65536, got {launch.rendezvous_port}")
+    if launch.HasField("beside_job") and launch.beside_job < 0:
+        raise RemoteViolation(f"beside_job must be a job, got {launch.beside_job}")
     if launch.resume_lease < -1:
         raise RemoteViolation(f"resume_lease must be a lease or -1, got {launch.resume_lease}")
     if not 0 <= launch.warning_signal <= SIGNALS_MAX:

@@ -2,8 +2,9 @@
 
 Invariants, for orders that are lost, repeated, late or out of order:
 
-- A GPU is assigned to a lease only while no living lease of this node has it; the same for a job. If its GPUs are
-  not free, a lease waits and is tried again at the next call, until its time is over.
+- A GPU is assigned to a lease only while no living lease of this node has it, but that of the co-located job which the
+  order names; the same for a job. If its GPUs are not free, a lease waits and is tried again at the next call, until
+  its time is over.
 - A lease is only extended, and only before its end; a stop or a kill is final. For an earlier end the scheduler sends a
   stop. Without a scheduler, other agents can extend it (`extended`). No extension goes beyond the time limit of the
   job, so the limit holds without a scheduler.
@@ -228,7 +229,7 @@ def _accepted(
     new: Sequence[LeaseOrder], living: Sequence[LocalLease], gpus: NodeGpus, now_clock_s: float
 ) -> Iterator[Action]:
     """Actions for leases that are new to the node."""
-    held = frozenset[int]().union(*(lease.gpus for lease in living))
+    held = [(lease.job, lease.gpus) for lease in living]
     jobs = {lease.job for lease in living}
     for order in new:
         refusal = _refusal(order, gpus, now_clock_s)
@@ -236,11 +237,12 @@ def _accepted(
             yield refusal
             continue
         assert order.assignment is not None, "an order without a launch is refused"
-        if held & set(order.assignment.gpus) or order.job in jobs:
+        gpus_asked = frozenset(order.assignment.gpus)
+        if order.job in jobs or not {job for job, there in held if there & gpus_asked} <= {order.assignment.beside_job}:
             continue  # wait for an older lease to end
         may_start = bool(order.assignment.rendezvous_port) or not order.assignment.is_gang_of_nodes
         yield Accept(order, order.assignment, start=may_start and order.kind is OrderKind.RUN)
-        held |= set(order.assignment.gpus)
+        held.append((order.job, gpus_asked))
         jobs.add(order.job)
 
 

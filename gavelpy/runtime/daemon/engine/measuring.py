@@ -25,10 +25,11 @@ from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import ThroughputEstimated
 from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.runtime.daemon.config_sections import ThroughputSettings
-from gavelpy.runtime.daemon.leases.lease import Lease, is_by_time
+from gavelpy.runtime.daemon.leases.lease import Lease, is_by_time, partner_of
 
 logger = logging.getLogger(__name__)
 READ_EVERY_S = 10.0  # or once a round, if that is shorter
+NONE = -1
 SECONDS_MIN = 1.0  # shortest reading at the end of a lease
 
 
@@ -39,6 +40,7 @@ class _Run:
     began_s: float
     seen_s: float
     steps: float
+    partner: int = NONE  # the co-located job, since the last reading
 
 
 class Measuring:
@@ -60,7 +62,8 @@ class Measuring:
     def ended(self, lease: Lease, now_s: float) -> None:
         """A lease has ended: its last seconds are a reading, too."""
         run = self._runs.pop(lease.lease, None)
-        if run is not None and now_s - run.seen_s >= SECONDS_MIN:
+        is_alone = not self.core.settings.packing  # else the core no longer knows its partner
+        if run is not None and is_alone and now_s - run.seen_s >= SECONDS_MIN:
             self._read(lease, run, now_s)
 
     def look(self, leases: Mapping[int, Lease], now_s: float) -> LearnRates | None:
@@ -96,13 +99,22 @@ class Measuring:
                     lease.lease, _Run(-math.inf, now_s, lease.steps_done)
                 )  # started before this scheduler
                 self._read(lease, run, now_s)
-                run.seen_s, run.steps = now_s, lease.steps_done
+                run.seen_s, run.steps, run.partner = now_s, lease.steps_done, partner_of(self.core, lease)
 
     def _read(self, lease: Lease, run: _Run, now_s: float) -> None:
         rate, seconds = lease.rate_measured_steps_per_s, now_s - run.seen_s
         is_warm = run.seen_s - run.began_s >= self.settings.warm_up_s
-        if is_warm and rate > 0 and seconds > 0 and lease.steps_done > run.steps and not is_by_time(lease):
-            self._loop.add(MeasuredJob(self._known(lease.job), lease.gpu_type, rate, seconds))
+        is_new = is_warm and rate > 0 and seconds > 0 and lease.steps_done > run.steps and not is_by_time(lease)
+        if is_new and self._was_beside(run, partner := partner_of(self.core, lease)):
+            known = None if partner == NONE else self._known(partner)
+            self._loop.add(MeasuredJob(self._known(lease.job), lease.gpu_type, rate, seconds, known))
+
+    def _was_beside(self, run: _Run, partner: int) -> bool:
+        """Whether a lease was co-located with the same job, or with none, ever since the last reading."""
+        if partner == NONE or partner != run.partner:
+            return partner == run.partner
+        other = self._runs.get(int(self.core.jobs.lease[partner]))
+        return other is not None and other.began_s <= run.seen_s
 
     def _living(self) -> KnownJobs:
         active, gpus = self.core.jobs.active, self.core.jobs.gpus

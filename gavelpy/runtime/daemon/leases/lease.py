@@ -77,6 +77,7 @@ class Start:
     rate_steps_per_s: float  # expected; 0 = unknown
     time_left_s: float = 0.0  # running time until the job's time limit; 0 = no limit
     directory: str = ""  # id of the checkpoint directory that the lease writes to; empty = not known
+    beside_job: int = -1  # the co-located job; -1 = none
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +242,14 @@ def start_of(core: SchedulerCore, lease: Lease, part: Part) -> Start:
         rate_steps_per_s=lease.rate_steps_per_s,
         time_left_s=time_left_s(core.jobs, lease.job),
         directory=directory_of(core, lease),
+        beside_job=partner_of(core, lease),
     )
+
+
+def partner_of(core: SchedulerCore, lease: Lease) -> int:
+    """The job that shares the GPUs of this lease; -1 if none does, or if the lease is not its job's last one."""
+    jobs = core.jobs
+    return int(jobs.partner[lease.job]) if jobs.lease[lease.job] == lease.lease else -1
 
 
 def columns_of(leases: Sequence[Lease], steps: Iterable[float]) -> tuple[Ints, Ints, Floats]:

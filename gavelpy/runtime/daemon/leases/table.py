@@ -4,7 +4,8 @@ In the core a lease is one object; a gang's lease has a part on each of its node
 parts run. It has ended when all parts have ended: a node reported it, a node died, or the lease has expired, with grace
 and margin.
 
-A granted lease waits until older leases of the same job or on the same GPUs have ended. A gang is prepared on all nodes
+A granted lease waits until older leases of the same job or on the same GPUs have ended, but not for the lease of a job
+that is co-located with it. A gang is prepared on all nodes
 before it starts on any. Orders and reports are complete states, so lost or repeated messages do no harm.
 
 No clock, no I/O: time is an argument, and the nodes with new orders are in `changed`.
@@ -46,6 +47,7 @@ from gavelpy.runtime.daemon.leases.lease import (
     is_adopted,
     is_done,
     lease_of,
+    partner_of,
     start_of,
 )
 
@@ -266,11 +268,13 @@ class LeaseTable:
         )
 
     def _hold(self, lease: Lease) -> None:
-        """Finds the older leases that a new lease must wait for."""
+        """Finds the older leases that a new lease must wait for: on its GPUs, all but that of a co-located job."""
+        partner = partner_of(self.core, lease)
+        beside = int(self.core.jobs.lease[partner]) if partner >= 0 else -1
         for older in self._of_job[lease.job] - {lease.lease}:
             lease.waits.add((older, WHOLE))
         for part in lease.parts.values():
-            for number in self._on_node[part.node] - {lease.lease}:
+            for number in self._on_node[part.node] - {lease.lease, beside}:
                 if not set(part.gpus).isdisjoint(self.leases[number].parts[part.node].gpus):
                     lease.waits.add((number, part.node))
         for token in lease.waits:

@@ -208,6 +208,7 @@ def order_message(
                 checkpoint_directory_id=start.directory,
                 software=software_pb2.Software(**vars(spec.software)),
                 interactive=spec.kind is JobKind.INTERACTIVE,
+                beside_job=None if start.beside_job < 0 else start.beside_job,
             )
         )
     return message

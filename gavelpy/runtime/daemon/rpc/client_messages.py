@@ -49,6 +49,7 @@ def description_message(spec: JobSpec) -> pb.JobDescription:
         priority=spec.priority,
         time_s=spec.time_s,
         stall_s=spec.stall_s,
+        gpu_memory_gib=spec.gpu_memory_gib,
         gpu_types=spec.gpu_types,
         nodes=spec.nodes,
         exclude=spec.exclude,

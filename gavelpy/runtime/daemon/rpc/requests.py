@@ -140,6 +140,7 @@ def _job_spec(field: str, job: client_pb2.JobDescription, owner: str) -> JobSpec
         priority=text(f"{field}.priority", job.priority),
         time_s=number(f"{field}.time_s", job.time_s),
         stall_s=number(f"{field}.stall_s", job.stall_s),
+        gpu_memory_gib=number(f"{field}.gpu_memory_gib", job.gpu_memory_gib),
         gpu_types=_gpu_types(f"{field}.gpu_types", job),
         nodes=_nodes(f"{field}.nodes", job.nodes),
         exclude=_nodes(f"{field}.exclude", job.exclude),
