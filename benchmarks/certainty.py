@@ -2,6 +2,7 @@
 
 python -m benchmarks certainty [--problems 2000] [--first 0]
 python -m benchmarks certainty --policies [--problems 10000] [--first 0] [--log FILE]    tests/policies/many.py
+python -m benchmarks certainty --wide [--problems 10000] [--first 0] [--log FILE]        tests/policies/wide.py
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from pathlib import Path
 from benchmarks import certainty_of_policies
 from gavelpy.solve.solver import Solver
 from tests.policies.many import PROBLEMS as OF_POLICIES
+from tests.policies.many import judged as judged_policy
+from tests.policies.wide import judged_wide
 from tests.solve.many import PROBLEMS, WAYS, Verdict, judged, sizes_of
 
 
@@ -26,13 +29,15 @@ def run(arguments: Sequence[str] = ()) -> None:
         "--problems", type=int, default=0, help=f"how many (default: {PROBLEMS:,}, of policies {OF_POLICIES:,})"
     )
     parser.add_argument("--policies", action="store_true", help="problems of all policies instead of all rungs")
+    parser.add_argument("--wide", action="store_true", help="problems of all policies, with sizes and resources")
     parser.add_argument(
         "--log", type=Path, help="of policies: verdicts go to this file, and those in it are not repeated"
     )
     parser.add_argument("--first", type=int, default=0, help="number of the first (default: 0)")
     options = parser.parse_args(arguments)
-    if options.policies:
-        certainty_of_policies.run(options.first, options.problems or OF_POLICIES, options.log)
+    if options.policies or options.wide:
+        judge = judged_wide if options.wide else judged_policy
+        certainty_of_policies.run(options.first, options.problems or OF_POLICIES, options.log, judge)
         return
     options.problems = options.problems or PROBLEMS
     for name in WAYS:

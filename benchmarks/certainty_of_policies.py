@@ -1,4 +1,4 @@
-"""Runs the random problems of tests/policies/many.py: every policy, packed or not, and the errors of its answers.
+"""Runs the random problems of tests/policies/many.py or wide.py: every policy, and the errors of its answers.
 
 Verdicts are appended to a file, one line of JSON each; a stopped run continues where it ended.
 """
@@ -8,14 +8,15 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
 from gavelpy.solve.solver import Solver
-from tests.policies.many import Verdict, judged, slow_ones
+from tests.policies.many import Verdict, slow_ones
 
 
-def run(first: int, problems: int, log: Path | None) -> None:
+def run(first: int, problems: int, log: Path | None, judge: Callable[[int, Solver], Verdict]) -> None:
     """Prints a table of policies, and a line for every wrong or slow answer."""
     done = {v.number: v for v in _read(log)} if log is not None and log.exists() else {}
     solver = Solver()
@@ -24,7 +25,7 @@ def run(first: int, problems: int, log: Path | None) -> None:
             continue
         if number % 100 == 0:
             print(f"policies: {number:,}", file=sys.stderr)
-        done[number] = judged(number, solver)
+        done[number] = judge(number, solver)
         if log is not None:
             with log.open("a") as lines:
                 lines.write(json.dumps(asdict(done[number])) + "\n")
@@ -39,18 +40,20 @@ def _read(log: Path) -> list[Verdict]:
 
 def _show(verdicts: list[Verdict]) -> None:
     slow = slow_ones(verdicts)
-    total, packed, warned, wrong = (
+    total, packed, refused, warned, wrong = (
         Counter(v.policy for v in some)
         for some in (
             verdicts,
             [v for v in verdicts if v.packed],
+            [v for v in verdicts if v.path == "refused"],
             [v for v in verdicts if v.warned],
             [v for v in verdicts if v.wrong],
         )
     )
-    print(f"{'policy':34} {'problems':>8} {'packed':>8} {'warned':>8} {'wrong':>8}")
+    print(f"{'policy':34} {'problems':>8} {'packed':>8} {'refused':>8} {'warned':>8} {'wrong':>8}")
     for policy in sorted(total):
-        print(f"  {policy:32} {total[policy]:8} {packed[policy]:8} {warned[policy]:8} {wrong[policy]:8}")
+        counts = (total, packed, refused, warned, wrong)
+        print(f"  {policy:32} " + " ".join(f"{count[policy]:8}" for count in counts))
     in_all = f"wrong: {sum(wrong.values())}; warned: {sum(warned.values())}; slow: {len(slow)}"
     print(f"{len(verdicts):,} problems; {in_all}")
     for verdict in verdicts:

@@ -16,6 +16,8 @@ Modules:
     live                max-min for a problem that changes by one job at a time
     assignment          the least sum of completion times (AlloX)
     prices/             many distinct jobs that run alone, by the prices of a few GPU types
+    sizes/              the same for jobs with several sizes, and for several resources
+    resources           leaves out the resources that limit no job
     filling/            water filling: lexicographic max-min and progressive filling
     interior/           a block interior point method for jobs that run alone
     packing/            jobs that may share GPUs: classes of pairs, column generation

@@ -41,7 +41,7 @@ from gavelpy.solve.certificate import (
 )
 from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
 from gavelpy.solve.program import Program, program_of
-from gavelpy.solve.solver import CAREFUL, GROWING, QUICK, HighsEffort, Model, Optimum, Run, Solver
+from gavelpy.solve.solver import CAREFUL, GROWING, NUMPY_ROWS_MAX, QUICK, HighsEffort, Model, Optimum, Run, Solver
 
 MANY = 1000  # entries, and
 MANY_FOR_EACH = 8  # entries for each class of jobs: fewer are solved as one model
@@ -116,6 +116,11 @@ def _rungs(problem: AllocationProblem, objective: LinearObjective) -> Iterator[t
     if engine.answers(problem, objective):
         yield "prices", lambda solver: engine.best_by_prices(problem, objective, solver)
         yield "interior", lambda solver: engine.best_by_prices(problem, objective, solver, inside=True)
+    if not problem.is_plain and problem.job_count > NUMPY_ROWS_MAX:
+        from gavelpy.solve.sizes import engine as of_sizes  # loads numba
+
+        if of_sizes.answers(problem, objective):
+            yield "prices", lambda solver: of_sizes.best_by_modes(problem, objective, solver)
     floors = floors_of(objective, problem.job_count)
     program = _program(problem, objective, floors)
     if _has_many_entries(program):

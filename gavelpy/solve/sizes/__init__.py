@@ -1,0 +1,9 @@
+"""The prices rung for jobs with several sizes, and for several resources: many jobs, each in one of many modes.
+
+Modules:
+
+    engine              which problems it applies to, and certified shares
+    table               jobs and their modes as arrays, and the answer in steps
+    hull_kernels        the lower hull of a job's modes, and the cheapest mix, in numba
+    column_kernels      the best mix of answers at several prices, in numba
+"""
