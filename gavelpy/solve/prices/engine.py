@@ -239,8 +239,6 @@ def _max_sum(
     W = table.gpu_counts
     dual = Dual(table, Fixed(floor))
     mix = None if inside else _recalled(dual, kind, solver)
-    if mix is None and _is_large(table) and not inside and has_few_pivots(table):
-        mix = _by_pivots(dual, kind, solver)
     if mix is not None:
         return mix, None
     s = dual.swept(np.full(len(W), _NEXT_TO_NOTHING), 0.0)
@@ -276,19 +274,6 @@ def _recalled(dual: Dual, kind: str, solver: Solver) -> Mix | None:
 def _is_large(table: Table) -> bool:
     """Whether there are so many classes that compiled steps answer, cold and warm."""
     return len(table.gpus) > NUMPY_ROWS_MAX
-
-
-def _by_pivots(dual: Dual, kind: str, solver: Solver) -> Mix | None:
-    """The answer at the prices of pivots, if it is unique."""
-    table = dual.table
-    assert isinstance(dual.needs, Fixed)
-    more = replace(table, gpu_counts=table.gpu_counts * (1 + TRACE))
-    found = most_gain(more, dual.needs.floor)
-    if found is None or not found.price.any():
-        return None
-    price = np.maximum(found.price, PRICE_FLOOR * found.price.max())
-    mix = from_prices(replace(dual, table=more), Point(price, 0.0), table.gpu_counts)
-    return None if mix is None else _remembered(kind, mix, solver)
 
 
 def _remembered(kind: str, mix: Mix, solver: Solver) -> Mix:

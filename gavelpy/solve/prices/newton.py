@@ -25,13 +25,13 @@ import numpy as np
 
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.solve.interior import Form, Level, Sum, optimum
-from gavelpy.solve.prices.table import Bends, Needs, Sweep, Table, kernels
+from gavelpy.solve.prices.table import Bends, Needs, Sweep, Table, compiled, kernels
 from gavelpy.solve.small_programs import BoxedModel, solve_small
-from gavelpy.solve.solver import NUMPY_ROWS_MAX, Solver
+from gavelpy.solve.solver import Solver
 
 PRICE_FLOOR = 1e-12  # of the highest price: price of a free type, so that no job uses it without need
 _EXCESS = 2e-4  # of a type's GPUs: excess demand from which the exact step continues
-_JOBS = 1.0  # or the GPUs of this many jobs
+_JOBS, _PART = 32.0, 0.06  # if `best_prices` follows: the GPUs of this many jobs by the number of types, up to a part
 _STEPS_MAX = 40
 _IDLE, _IDLE_OF_MANY = 1e-5, 1e-6  # relative fall of the bound in a step that achieves nothing; of compiled steps
 _IDLE_STEPS = 4  # that may follow each other
@@ -43,11 +43,11 @@ _WIDE = 0.3  # first and largest width of smoothing
 _STIFFNESS = 1e-6  # of the GPUs used: demand falls by at least this if a price doubles
 _NEXT_TO_NOTHING = 1e-200
 _ROUNDING = 1e-13
-_SAMPLE_PART, _SAMPLE_LEAST, _SAMPLE_MOST = 8, 1024, 8192  # one job of so many; bounds of their number
+_SAMPLE_PART, _SAMPLE_LEAST, _SAMPLE_MOST = 16, 512, 8192  # one job of so many; bounds of their number
 _CONVERGED = 10.0  # excess below which more steps in a sample bring a point no nearer
-_SAMPLED = 4  # times a sample's jobs: for fewer, a sample saves nothing
+_SAMPLED = 3  # times a sample's jobs: for fewer, a sample saves nothing
 _UNSURE = 0.1  # relative: closer to the limit, a sample's bound does not show whether it can be reached
-_SAMPLE_ERROR = 0.02  # relative error of a sample's prices
+_SAMPLE_ERROR = 0.05  # relative error of a sample's prices
 _KINKS = 10.0  # jobs whose kinks a width should contain
 _NEGLIGIBLE = 1e-3  # of the highest price: a type below it that is not used up is free
 
@@ -65,6 +65,7 @@ class Dual:
     is_size: bool = False  # the level is minus the number of clusters that fixed needs take
     loops: Callable[[int], ModuleType] = kernels  # for this number of jobs
     bends: Bends | None = None  # the same needs as arrays, for compiled steps
+    is_rough: bool = False  # whether prices some per cent off are near enough
 
     @property
     def leveled(self) -> bool:
@@ -85,7 +86,7 @@ class Dual:
         part = float(some.load.sum() / self.table.load.sum())
         bends = None if self.bends is None else Bends(*(figures[rows] for figures in self.bends))
         table = replace(some, gpu_counts=self.table.gpu_counts * part)
-        return replace(self, table=table, needs=self.needs.some(rows), bends=bends)
+        return replace(self, table=table, needs=self.needs.some(rows), bends=bends, loops=compiled)
 
     def swept(self, price: Floats, level: float, width: float = 0.0) -> Sweep:
         """The cheapest mix of every job at this point."""
@@ -131,9 +132,11 @@ def _sampled(dual: Dual) -> Dual | None:
 def _descend(dual: Dual, start: Point, width: float, steps_max: int | None = None) -> Point:
     """Newton's steps. A step that increases the dual function is undone and shortened."""
     table, W = dual.table, dual.table.gpu_counts
-    close = np.maximum(_EXCESS * W, _JOBS * float(table.load.mean()))
+    job = float(table.load.mean())
+    close = np.maximum(_EXCESS * W, np.clip(_PART * W, job, max(_JOBS / len(W), 1.0) * job) if dual.is_rough else job)
     narrowest = min(_KINKS / len(table.gpus), _WIDE)
-    if dual.bends or (len(table.gpus) > NUMPY_ROWS_MAX and dual.root is None and not dual.is_size):
+    is_compiled = dual.loops(len(table.gpus)) is compiled(0)
+    if dual.bends or (is_compiled and dual.root is None and not dual.is_size):
         return _descend_compiled(dual, start, close, narrowest, width, steps_max or _STEPS_MAX)
     price, level, leap = start.price, start.level, _LEAP
     best, base = start, _Base(start.price, start.level, np.inf, np.zeros(len(W)), 0.0, 0.0)
@@ -284,7 +287,7 @@ def near_level(dual: Dual, value: Floats, solver: Solver, start: Point | None, *
         level = min(at.level, limit)
         return Point(_floored(at.prices), level, bound=min(level * (1 + 10 * _INSIDE), limit))
     found = by_highs_level(table, 1.0 / value, limit, solver) if len(value) < NEWTON_MIN else None
-    return found or near(dual, start or roughly_level(dual, value))
+    return found or near(replace(dual, is_rough=True), start or roughly_level(dual, value))
 
 
 def near_sum(dual: Dual, floor: Floats, solver: Solver, *, inside: bool) -> Point:
@@ -296,7 +299,7 @@ def near_sum(dual: Dual, floor: Floats, solver: Solver, *, inside: bool) -> Poin
     if found is not None:
         return found
     per_gpu = table.gain.max(axis=1) / table.gpus
-    return near(dual, Point(np.full(len(table.gpu_counts), float(per_gpu.mean())), 0.0))
+    return near(replace(dual, is_rough=True), Point(np.full(len(table.gpu_counts), float(per_gpu.mean())), 0.0))
 
 
 def _form(table: Table, goal: Level | Sum) -> Form:
