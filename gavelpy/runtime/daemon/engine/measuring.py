@@ -99,21 +99,22 @@ class Measuring:
                     lease.lease, _Run(-math.inf, now_s, lease.steps_done)
                 )  # started before this scheduler
                 self._read(lease, run, now_s)
-                run.seen_s, run.steps, run.partner = now_s, lease.steps_done, partner_of(self.core, lease)
+                run.seen_s, run.steps, run.partner = now_s, lease.steps_done, partner_of(self.core, lease)[0]
 
     def _read(self, lease: Lease, run: _Run, now_s: float) -> None:
         rate, seconds = lease.rate_measured_steps_per_s, now_s - run.seen_s
         is_warm = run.seen_s - run.began_s >= self.settings.warm_up_s
         is_new = is_warm and rate > 0 and seconds > 0 and lease.steps_done > run.steps and not is_by_time(lease)
-        if is_new and self._was_beside(run, partner := partner_of(self.core, lease)):
+        partner, its_lease = partner_of(self.core, lease)
+        if is_new and self._was_beside(run, partner, its_lease):
             known = None if partner == NONE else self._known(partner)
             self._loop.add(MeasuredJob(self._known(lease.job), lease.gpu_type, rate, seconds, known))
 
-    def _was_beside(self, run: _Run, partner: int) -> bool:
+    def _was_beside(self, run: _Run, partner: int, its_lease: int) -> bool:
         """Whether a lease was co-located with the same job, or with none, ever since the last reading."""
         if partner == NONE or partner != run.partner:
             return partner == run.partner
-        other = self._runs.get(int(self.core.jobs.lease[partner]))
+        other = self._runs.get(its_lease)
         return other is not None and other.began_s <= run.seen_s
 
     def _living(self) -> KnownJobs:

@@ -242,14 +242,16 @@ def start_of(core: SchedulerCore, lease: Lease, part: Part) -> Start:
         rate_steps_per_s=lease.rate_steps_per_s,
         time_left_s=time_left_s(core.jobs, lease.job),
         directory=directory_of(core, lease),
-        beside_job=partner_of(core, lease),
+        beside_job=partner_of(core, lease)[0],
     )
 
 
-def partner_of(core: SchedulerCore, lease: Lease) -> int:
-    """The job that shares the GPUs of this lease; -1 if none does, or if the lease is not its job's last one."""
-    jobs = core.jobs
-    return int(jobs.partner[lease.job]) if jobs.lease[lease.job] == lease.lease else -1
+def partner_of(core: SchedulerCore, lease: Lease) -> tuple[int, int]:
+    """The job that shares the GPUs of this lease, and its lease; -1 where none does, or if the lease is an old one."""
+    jobs, ids = core.jobs, core.jobs.ids
+    row = ids.row(lease.job)
+    partner = int(jobs.partner[row]) if row >= 0 and jobs.lease[row] == lease.lease else -1
+    return (ids.serial(partner), int(jobs.lease[partner])) if partner >= 0 else (-1, -1)
 
 
 def columns_of(leases: Sequence[Lease], steps: Iterable[float]) -> tuple[Ints, Ints, Floats]:

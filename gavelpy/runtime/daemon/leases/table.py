@@ -269,8 +269,7 @@ class LeaseTable:
 
     def _hold(self, lease: Lease) -> None:
         """Finds the older leases that a new lease must wait for: on its GPUs, all but that of a co-located job."""
-        partner = partner_of(self.core, lease)
-        beside = int(self.core.jobs.lease[partner]) if partner >= 0 else -1
+        _, beside = partner_of(self.core, lease)
         for older in self._of_job[lease.job] - {lease.lease}:
             lease.waits.add((older, WHOLE))
         for part in lease.parts.values():
