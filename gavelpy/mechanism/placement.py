@@ -98,13 +98,14 @@ def steer(
 
 def _first_taken(node_of: Ints, size: int) -> Ints:
     """Positions of the GPUs that `_NodesByRoom.take` gives to its first job, found without heaps."""
-    starts = np.concatenate([[0], (node_of[1:] != node_of[:-1]).nonzero()[0] + 1, [len(node_of)]])
-    free, taken, missing = starts[1:] - starts[:-1], [], size
+    free, taken, missing = np.bincount(node_of), [], size
     while missing > 0:
         enough = np.where(free >= missing, free, len(node_of) + 1)
-        node = int(enough.argmin()) if enough.min() <= len(node_of) else int(free.argmax())
-        count = min(int(free[node]), missing)
-        taken.append(np.arange(starts[node], starts[node] + count))
+        node = int(enough.argmin())
+        if free[node] < missing:
+            node = int(free.argmax())
+        count, first = min(int(free[node]), missing), int(node_of.searchsorted(node))
+        taken.append(np.arange(first, first + count))
         missing, free[node] = missing - count, 0
     return taken[0] if len(taken) == 1 else np.concatenate(taken)
 

@@ -65,6 +65,8 @@ def select_global(
     `rows` are the jobs that may be chosen, `free` (L,) the GPUs to allocate. Order: priority, owed minus received time,
     share, serial, type.
     """
+    if len(rows) == 1 and domains is None and reserved is None:
+        return _select_one(jobs, rows, free, settings)
     local, gpu_type = np.nonzero(jobs.target.take(rows, axis=0) > 0)
     left = free.copy()
     chosen: Selection = rows[:0], rows[:0]
@@ -79,6 +81,22 @@ def select_global(
         others = select_leftover(jobs, rest, left, domains, reserved, settings.move_lag_s)
         chosen = joined(chosen, others) if len(chosen[0]) else others
     return chosen
+
+
+def _select_one(jobs: JobTable, rows: Ints, free: Ints, settings: MechanismSettings) -> Selection:
+    """As `select_global`, for a single job: the usual case within a round."""
+    row = int(rows[0])
+    need, room = int(jobs.gpus[row]), free.tolist()
+    types = [k for k, share in enumerate(jobs.target[row].tolist()) if share > 0 and need <= room[k]]
+    if len(types) > 1:
+        kinds = np.array(types)
+        urgency, lag, share = merit(jobs, rows.repeat(len(types)), kinds, settings)
+        types = kinds[np.lexsort((kinds, -share, -lag, -urgency))].tolist()
+    if not types and settings.fill_leftover:
+        rate, held = jobs.rate[row].tolist(), int(jobs.lease_type[row]) if settings.move_lag_s else -1
+        types = [k for k, speed in enumerate(rate) if speed > 0 and need <= room[k]]
+        types.sort(key=lambda k: (-rate[k], k != held, k))
+    return (rows, np.array(types[:1])) if types else (rows[:0], rows[:0])
 
 
 def select_packed(

@@ -170,6 +170,20 @@ def test_jobs_of_a_domain_get_the_same_gpus_whatever_runs_in_other_domains(seed:
     assert free[flat].all()
 
 
+@pytest.mark.parametrize("seed", range(50))
+def test_one_gang_is_placed_as_next_to_a_job_of_another_type(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    pool = make_pool(*[("v100", int(count)) for count in rng.integers(2, 9, 8)], ("k80", 1))
+    free = rng.random(len(pool.job)) < 0.5
+    free[[0, 1, -1]] = True
+    size = int(rng.integers(2, free[:-1].sum() + 1))
+
+    _, alone = place(pool, free, np.array([0]), np.array([size]))
+    _, both = place(pool, free, np.array([0, 1]), np.array([size, 1]))
+
+    assert alone.tolist() == both[:size].tolist()
+
+
 def test_a_job_that_stays_on_its_type_keeps_its_gpus_though_others_would_fit_better() -> None:
     core = running_core(make_spec("a", gpus=2), make_spec("b"), servers=[("v100", 3), ("v100", 2)])
     before = core.jobs.gpus_held(0).tolist()

@@ -302,3 +302,22 @@ def test_a_queue_is_served_in_order_whether_all_its_jobs_fit_or_not(seed: int) -
 
     assert list(zip(jobs.tolist(), domains.tolist(), strict=True)) == list(wanted.items())
     assert free.tolist() == left
+
+
+@pytest.mark.parametrize("move_lag_s", [0.0, 500.0])
+def test_one_job_is_chosen_as_in_a_queue_of_jobs_and_pairs(move_lag_s: float) -> None:
+    rng = np.random.default_rng(int(move_lag_s))
+    jobs = make_jobs([[1.0] * 4] * 500)
+    jobs.rate[:500] = rng.choice([0.0, np.nan, 1.0, 2.0, 7.0], (500, 4))
+    jobs.target[:500] = rng.choice([0.0, 0.0, 0.25, 0.5], (500, 4)) * (jobs.rate[:500] > 0)
+    jobs.owed_s[:500], jobs.received_s[:500] = rng.choice([0.0, 90.0, 360.0], (2, 500, 4))
+    jobs.lease[:500] = jobs.lease_type[:500] = rng.integers(-1, 4, 500)
+    jobs.gpus[:500], jobs.attained_gpu_s[:500] = rng.choice([1, 2, 4], 500), rng.choice([0.0, 1.0], 500)
+    free = rng.integers(0, 5, (500, 4))
+
+    for row in range(500):
+        settings = make_mechanism(fill_leftover=row % 3 > 0, move_lag_s=move_lag_s)
+        alone = select_global(jobs, np.array([row]), free[row], settings)
+        queue = select_packed(jobs, np.array([row]), free[row], settings)
+
+        assert pairs_of(alone) == pairs_of(queue[:2])
