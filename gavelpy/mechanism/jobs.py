@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,6 +12,9 @@ from gavelpy.mechanism.lifecycle import LAST_ALIVE, JobFact, JobState, Resumes, 
 from gavelpy.mechanism.pairs import PairTable
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.job import JobId, JobSpec, lost_spec
+
+if TYPE_CHECKING:
+    from gavelpy.mechanism.selection import WakeupSteps
 
 FIRST_ROWS = 64
 OPEN = -2  # in total_by
@@ -117,6 +121,7 @@ class JobTable:
         self.any_gated = False  # whether any job was ever held, delayed, limited, paused or done before its lease ended
         self.rule_columns: dict[str, Floats] = {}  # (N, T) each, of rules that store more about jobs; 0 at first
         self.pairs = PairTable()
+        self.kernels: WakeupSteps | None = None  # in place of numpy, if a shell has set them
         for name in INT_COLUMNS:
             setattr(self, name, np.full(FIRST_ROWS, -1, dtype=np.int64))
         for name in DERIVED_COLUMNS:
@@ -269,6 +274,9 @@ class JobTable:
         active = self.active
         if self.pairs.count:
             self.pairs.settle(elapsed_s, fade)
+        elif self.kernels is not None:
+            self.kernels.settle(self, elapsed_s, fade, now_s, lag_max_s)
+            return
         owed_s = self.owed_s.take(active, axis=0)
         if fade != 1.0:
             owed_s *= fade

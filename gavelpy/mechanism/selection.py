@@ -9,7 +9,7 @@ Source: greedy by priority, skipping jobs that do not fit (Gavel, OSDI '20, sect
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -44,6 +44,18 @@ class Reserved(NamedTuple):
     barred: Bools  # (N,) jobs that are not preempted once they run
 
 
+class WakeupSteps(Protocol):
+    """Compiled steps of each wake-up, equal to the last bit, that a shell may set: the core imports no compiler."""
+
+    def settle(self, jobs: JobTable, elapsed_s: float, fade: float, now_s: float, lag_max_s: float) -> None:
+        """As `JobTable.settle`, without pairs."""
+
+    def serve(
+        self, jobs: Ints, types: Ints, merit: tuple[Floats, Floats, Floats], gpus: Ints, free: Ints
+    ) -> tuple[Ints, Ints]:
+        """As `serve`."""
+
+
 NONE_CHOSEN = Chosen(*(np.zeros(0, dtype=np.int64) for _ in range(3)))
 
 
@@ -72,15 +84,29 @@ def select_global(
     chosen: Selection = rows[:0], rows[:0]
     if len(local):
         pairs = rows[local]
-        urgency, lag, share = merit(jobs, pairs, gpu_type, settings)
-        order = np.lexsort((gpu_type, pairs, -share, -lag, -urgency))
-        slots = gpu_type if domains is None else domains.slots(rows)[local, gpu_type]
-        chosen = take(pairs[order], slots[order], jobs.gpus, left, domains, reserved)
+        merits = merit(jobs, pairs, gpu_type, settings)
+        if domains is None and reserved is None:
+            chosen = (serve if jobs.kernels is None else jobs.kernels.serve)(pairs, gpu_type, merits, jobs.gpus, left)
+        else:
+            order = _by_merit(pairs, gpu_type, merits)
+            slots = gpu_type if domains is None else domains.slots(rows)[local, gpu_type]
+            chosen = take(pairs[order], slots[order], jobs.gpus, left, domains, reserved)
     if settings.fill_leftover and len(chosen[0]) < len(rows) and left.any():
         rest = rows[~jobs.marks(chosen[0])[rows]] if len(chosen[0]) else rows
         others = select_leftover(jobs, rest, left, domains, reserved, settings.move_lag_s)
         chosen = joined(chosen, others) if len(chosen[0]) else others
     return chosen
+
+
+def serve(jobs: Ints, types: Ints, merit: tuple[Floats, Floats, Floats], gpus: Ints, free: Ints) -> Selection:
+    """Takes free GPUs (T,) for a queue of jobs with types and merits, (K,) each, the most urgent first."""
+    order = _by_merit(jobs, types, merit)
+    return _take_plain(jobs[order], types[order], gpus[jobs[order]], free)
+
+
+def _by_merit(jobs: Ints, types: Ints, merit: tuple[Floats, Floats, Floats]) -> Ints:
+    urgency, lag, share = merit
+    return np.lexsort((types, jobs, -share, -lag, -urgency))
 
 
 def _select_one(jobs: JobTable, rows: Ints, free: Ints, settings: MechanismSettings) -> Selection:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import assert_never
 
 import numpy as np
@@ -30,6 +31,7 @@ from gavelpy.mechanism.events import (
 )
 from gavelpy.simulator.cluster import VirtualCluster
 
+NUMBA_IN_USE = "gavelpy.solve.prices.numba_kernels"  # loaded for large problems: see wakeup_kernels
 NodeEvent = NodeJoined | NodeLost | NodeDraining
 
 
@@ -84,7 +86,12 @@ class VirtualScheduler:
 
     def solve(self, question: SolveAllocation) -> AllocationSolved | AllocationFailed:
         """The allocation, or why there is none."""
-        return self.engine.solve(question)
+        answer = self.engine.solve(question)
+        if self.core.jobs.kernels is None and NUMBA_IN_USE in sys.modules:
+            from gavelpy.simulator.wakeup_kernels import WakeupKernels
+
+            self.core.jobs.kernels = WakeupKernels()
+        return answer
 
     def _execute(self, command: Command) -> None:
         match command:

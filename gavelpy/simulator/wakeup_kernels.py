@@ -1,0 +1,116 @@
+"""What each wake-up of the core does with its tables, in numba: books time, and serves the queue of jobs.
+
+The mechanism does the same in numpy (`JobTable.settle`, `selection.serve`), which is the oracle of the tests: results
+are equal to the last bit. The kernels take a second to compile and a fiftieth of a second to load, after numba itself,
+so a simulation hands them to its core only where numba is loaded already, for the policy's kernels. The scheduler
+computes allocations in another process, and stays without numba.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from gavelpy.mechanism.jobs import JobTable
+from gavelpy.model.arrays import Floats, Ints
+from gavelpy.solve.compiled import njit
+
+
+class WakeupKernels:
+    """The compiled twins, for `JobTable.kernels`."""
+
+    def settle(self, jobs: JobTable, elapsed_s: float, fade: float, now_s: float, lag_max_s: float) -> None:
+        """As `JobTable.settle`, without pairs."""
+        columns = jobs.target, jobs.owed_s, jobs.received_s, jobs.since_s, jobs.attained_gpu_s
+        _settle(jobs.active, jobs.leased, *columns, jobs.lease_type, jobs.gpus, elapsed_s, fade, now_s, lag_max_s)
+
+    def serve(
+        self, jobs: Ints, types: Ints, merit: tuple[Floats, Floats, Floats], gpus: Ints, free: Ints
+    ) -> tuple[Ints, Ints]:
+        """As `selection.serve`."""
+        found: tuple[Ints, Ints] = _serve(jobs, types, *merit, gpus, free)
+        return found
+
+
+@njit(cache=True, nogil=True)
+def _settle(  # type: ignore[no-untyped-def]
+    active, leased, target, owed_s, received_s, since_s, attained_gpu_s, lease_type, gpus, elapsed_s, fade, now_s,
+    lag_max_s,
+):  # fmt: skip
+    T = target.shape[1]
+    for row in active:
+        for t in range(T):
+            if fade != 1.0:
+                owed_s[row, t] *= fade
+                received_s[row, t] *= fade
+            owed_s[row, t] += target[row, t] * elapsed_s
+    for row in leased:
+        if since_s[row] >= 0.0:
+            time_s = now_s - since_s[row]
+            attained_gpu_s[row] += time_s * gpus[row]
+            received_s[row, lease_type[row]] += time_s
+            since_s[row] = now_s
+    if lag_max_s == math.inf:
+        return
+    for row in active:
+        for t in range(T):
+            owed, received = owed_s[row, t], received_s[row, t]
+            owed_s[row, t] = max(owed, received - lag_max_s)
+            received_s[row, t] = max(received, owed - lag_max_s)
+
+
+@njit(cache=True, nogil=True)
+def _serve(jobs, types, urgency, lag, share, gpus, free):  # type: ignore[no-untyped-def]
+    order = _in_order(jobs, types, urgency, lag, share)
+    total = free.sum()
+    first = jobs.min()
+    is_taken = np.zeros(jobs.max() - first + 1, dtype=np.bool_)
+    count = 0
+    for k in order:
+        if total == 0:
+            break
+        job, need = jobs[k], gpus[jobs[k]]
+        if need <= free[types[k]] and not is_taken[job - first]:
+            is_taken[job - first] = True
+            free[types[k]] -= need
+            total -= need
+            order[count] = k  # not read any more
+            count += 1
+    return jobs[order[:count]], types[order[:count]]
+
+
+@njit(cache=True, nogil=True)
+def _in_order(jobs, types, urgency, lag, share):  # type: ignore[no-untyped-def]
+    """The most urgent first, by merging runs that are in order. A function for the comparison would take most time."""
+    K = len(jobs)
+    order, merged = np.arange(K), np.empty(K, dtype=np.int64)
+    width = 1
+    while width < K:
+        for begin in range(0, K, 2 * width):
+            middle, end = min(begin + width, K), min(begin + 2 * width, K)
+            i, j = begin, middle
+            for k in range(begin, end):
+                if i == middle or j == end:
+                    is_second = i == middle
+                else:
+                    a, b = order[i], order[j]
+                    if urgency[a] != urgency[b]:
+                        is_second = urgency[b] > urgency[a]
+                    elif lag[a] != lag[b]:
+                        is_second = lag[b] > lag[a]
+                    elif share[a] != share[b]:
+                        is_second = share[b] > share[a]
+                    elif jobs[a] != jobs[b]:
+                        is_second = jobs[b] < jobs[a]
+                    else:
+                        is_second = types[b] < types[a]
+                if is_second:
+                    merged[k] = order[j]
+                    j += 1
+                else:
+                    merged[k] = order[i]
+                    i += 1
+        order, merged = merged, order
+        width *= 2
+    return order

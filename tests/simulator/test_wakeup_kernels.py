@@ -1,0 +1,120 @@
+"""The compiled steps of a wake-up against numpy: equal to the last bit, in tables and in whole simulations."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gavelpy.journal.codec import encode
+from gavelpy.mechanism.jobs import JobTable
+from gavelpy.mechanism.selection import serve
+from gavelpy.model.cluster import Cluster
+from gavelpy.policies.base import PolicyRun
+from gavelpy.simulator import virtual_scheduler
+from gavelpy.simulator.compare import engine_for
+from gavelpy.simulator.settings import SimulationSettings
+from gavelpy.simulator.simulate import Simulation
+from gavelpy.simulator.wakeup_kernels import WakeupKernels
+from gavelpy.traces.generator import GeneratorOptions, generate
+from gavelpy.traces.workloads import published_throughputs
+from tests.mechanism.builders import make_jobs
+
+TABLES = 2000
+JOBS_MAX, TYPES_MAX = 40, 9
+FLOATS = ("target", "owed_s", "received_s", "since_s", "attained_gpu_s")
+KERNELS = WakeupKernels()
+
+
+def blank(types: int) -> JobTable:
+    return make_jobs([[1.0] * types] * JOBS_MAX)
+
+
+def fill(jobs: JobTable, rng: np.random.Generator) -> None:
+    """Some jobs are over, some have leases, which may not have started."""
+    J, T = JOBS_MAX, jobs.target.shape[1]
+    jobs.state[:J] = rng.choice([0, 0, 0, 3], J)
+    jobs.listed_again()
+    is_leased = (rng.random(J) < rng.random()) & (jobs.state[:J] == 0)
+    jobs.set_leases(np.arange(J), np.where(is_leased, np.arange(J), -1))
+    jobs.lease_type[:J], jobs.gpus[:J] = rng.integers(0, T, J), rng.choice([1, 1, 2, 4], J)
+    jobs.since_s[:J] = np.where(is_leased & (rng.random(J) < 0.9), rng.random(J) * 100.0, -1.0)
+    jobs.target[:J] = rng.random((J, T)) * (rng.random((J, T)) < 0.5)
+    jobs.owed_s[:J], jobs.received_s[:J] = rng.random((2, J, T)) * 4000.0
+    jobs.attained_gpu_s[:J] = rng.random(J) * 1e6
+
+
+def test_time_is_booked_as_in_numpy() -> None:
+    rng = np.random.default_rng(0)
+    tables = {types: (blank(types), blank(types)) for types in range(1, TYPES_MAX + 1)}
+    for table in range(TABLES):
+        plain, compiled = tables[1 + table % TYPES_MAX]
+        fill(plain, rng)
+        for name in (*FLOATS, "state", "lease_type", "gpus"):
+            getattr(compiled, name)[:] = getattr(plain, name)
+        compiled.listed_again()
+        compiled.set_leases(np.arange(JOBS_MAX), plain.lease[:JOBS_MAX])
+        fade, lag_max_s = (1.0, float(rng.random() * 3000.0)) if table % 2 else (float(rng.random()), math.inf)
+        elapsed_s = float(rng.exponential(200.0))
+
+        plain.settle(elapsed_s, fade, 100.0 + elapsed_s, lag_max_s)
+        KERNELS.settle(compiled, elapsed_s, fade, 100.0 + elapsed_s, lag_max_s)
+
+        for name in FLOATS:
+            assert getattr(plain, name).tobytes() == getattr(compiled, name).tobytes(), name
+
+
+def test_a_queue_is_served_as_in_numpy() -> None:
+    rng = np.random.default_rng(1)
+    for table in range(TABLES):
+        T, count = 1 + table % TYPES_MAX, int(rng.integers(1, 80))
+        places = np.sort(rng.choice(JOBS_MAX * T, min(count, JOBS_MAX * T), replace=False))
+        jobs, types = places // T + 1000, places % T
+        merit = [rng.choice([0.0, 0.5, 1.0, math.inf], len(jobs)) for _ in range(3)]
+        if table % 3 == 0:
+            merit[0] = rng.standard_normal(len(jobs))
+        gpus = rng.choice([1, 1, 2, 4, 8], 1000 + JOBS_MAX)
+        free = rng.integers(0, 8 if table % 2 else 200, T)
+        left = free.copy(), free.copy()
+
+        plain = serve(jobs, types, (merit[0], merit[1], merit[2]), gpus, left[0])
+        compiled = KERNELS.serve(jobs, types, (merit[0], merit[1], merit[2]), gpus, left[1])
+
+        assert [column.tolist() for column in plain] == [column.tolist() for column in compiled]
+        assert left[0].tolist() == left[1].tolist()
+
+
+def run(policy: str, settings: SimulationSettings, loaded: str, patch: pytest.MonkeyPatch) -> tuple[bool, list[bytes]]:
+    """Whether the kernels were used, and the events. `loaded`: the module after which they are."""
+    patch.setattr(virtual_scheduler, "NUMBA_IN_USE", loaded)
+    options = GeneratorOptions(jobs=30, mean_interarrival_s=400.0, multi_gpu=True)
+    trace = generate(options, published_throughputs(), np.random.default_rng(3))
+    found: list[bytes] = []
+    simulation = Simulation(
+        trace,
+        Cluster.parse("v100:8,p100:8,k80:8"),
+        engine_for(PolicyRun(policy), settings, None, None, 0.0),
+        settings,
+        observers=[lambda event, now_s: found.append(encode(event, now_s))],
+    )
+    simulation.run()
+    return isinstance(simulation.core.jobs.kernels, WakeupKernels), found
+
+
+PROMPT = replace(SimulationSettings(), mechanism=replace(SimulationSettings().mechanism, move_lag_s=0.0))
+
+
+@pytest.mark.parametrize(
+    ("policy", "settings"),
+    [("max_min_fairness", SimulationSettings()), ("max_min_fairness", PROMPT), ("shortest_job_first", PROMPT)],
+)
+def test_a_simulation_has_the_same_events(
+    policy: str, settings: SimulationSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_compiled, compiled = run(policy, settings, "sys", monkeypatch)
+    is_plain, plain = run(policy, settings, "no module", monkeypatch)
+
+    assert (is_compiled, is_plain) == (True, False)
+    assert compiled == plain
