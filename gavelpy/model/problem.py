@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, reduce
 from types import MappingProxyType
 from typing import Any
 
@@ -193,10 +193,7 @@ class AllocationProblem(ProblemArrays):
         """Rate of each job alone on each type, (J, T), in its best configuration there; 0 = cannot run."""
         if self.runs_alone:
             return self.member_rate_steps_per_s
-        rates = np.zeros((self.job_count, len(self.gpu_types)))
-        alone = self.member_count[self.member_configuration] == 1
-        np.maximum.at(rates, self.member_job[alone], self.member_rate_steps_per_s[alone])
-        return rates
+        return self._best_alone(np.flatnonzero(self.member_count[self.member_configuration] == 1))
 
     @cached_property
     def rate_as_requested_steps_per_s(self) -> Floats:
@@ -206,13 +203,20 @@ class AllocationProblem(ProblemArrays):
         """
         if self.runs_alone:
             return self.member_rate_steps_per_s
-        rates = np.zeros((self.job_count, len(self.gpu_types)))
         asked = np.rint(self.gpus_asked * THOUSANDTHS).astype(np.int64)[self.member_job]
         as_asked = self.demand[self.member_configuration, 0] == asked
-        alone = (self.member_count[self.member_configuration] == 1) & as_asked
-        np.maximum.at(rates, self.member_job[alone], self.member_rate_steps_per_s[alone])
-        has_it = (rates > 0).any(axis=1, keepdims=True)
-        return np.where(has_it, rates, self.rate_alone_steps_per_s)
+        rates = self._best_alone(np.flatnonzero((self.member_count[self.member_configuration] == 1) & as_asked))
+        has_it: Bools = np.asarray((rates > 0).any(axis=1))
+        return rates if has_it.all() else np.where(has_it[:, None], rates, self.rate_alone_steps_per_s)
+
+    def _best_alone(self, members: Ints) -> Floats:
+        """The highest rates of each job in these memberships, (J, T)."""
+        rates, jobs = np.zeros((self.job_count, len(self.gpu_types))), self.member_job[members]
+        if len(jobs) and np.bincount(jobs).max() == 1:
+            rates[jobs] = self.member_rate_steps_per_s[members]
+        else:
+            np.maximum.at(rates, jobs, self.member_rate_steps_per_s[members])
+        return rates
 
     @cached_property
     def has_sizes(self) -> bool:
@@ -232,7 +236,7 @@ class AllocationProblem(ProblemArrays):
         includes gangs larger than the type: only g x <= W must hold (see with_whole_gangs).
         """
         runs = self.member_rate_steps_per_s > 0
-        if not self.runs_alone:
+        if len(runs) > self.configuration_count:  # a configuration of several jobs
             runs_of_members = runs
             runs = np.zeros((self.configuration_count, len(self.gpu_types)), dtype=np.bool_)
             np.logical_or.at(runs, self.member_configuration, runs_of_members)
@@ -247,9 +251,10 @@ class AllocationProblem(ProblemArrays):
         if self.runs_alone:
             return np.asarray(self.fits.any(axis=1))
         alone = self.member_count[self.member_configuration] == 1
-        possible = np.zeros(self.job_count, dtype=np.bool_)
         here = self.fits[self.member_configuration] & (self.member_rate_steps_per_s > 0)
-        np.logical_or.at(possible, self.member_job[alone], here[alone].any(axis=1))
+        runs = reduce(np.logical_or, here.T, np.zeros(len(here), dtype=np.bool_))
+        possible: Bools = np.zeros(self.job_count, dtype=np.bool_)
+        possible[self.member_job[alone & runs]] = True
         return possible
 
     @cached_property

@@ -18,7 +18,8 @@ from gavelpy.solve.certificate import Answer
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
 from gavelpy.solve.sizes import engine
-from gavelpy.solve.sizes.table import ModeGoal, best_of_goal, mode_table
+from gavelpy.solve.sizes.search import best_of_goal
+from gavelpy.solve.sizes.table import ModeGoal, mode_table
 from gavelpy.solve.solver import Solver
 from tests.policies.many import OBJECTIVES, POLICIES
 from tests.policies.wide import wide_case

@@ -3,7 +3,8 @@
 Modules:
 
     engine              which problems it applies to, and certified shares
-    table               jobs and their modes as arrays, and the answer in steps
+    table               jobs and their modes as arrays
+    search              from approximate prices to the exact optimum
     hull_kernels        the lower hull of a job's modes, and the cheapest mix, in numba
     column_kernels      the best mix of answers at several prices, in numba
 """

@@ -18,7 +18,6 @@ from gavelpy.solve.compiled import njit
 from gavelpy.solve.sizes.hull_kernels import IDLE, corners, edge_of
 
 COLUMNS_PER_ROW = 40
-_SAME = 1e-13  # relative to the value: gain of a column that is no better
 _PIVOT = 1e-11
 _SOLD, _BOUGHT = 1_000_000, 2_000_000  # numbers of the columns s and e
 DONE, AT_THE_EDGE, FAILED = 0, 1, 2
@@ -153,9 +152,12 @@ def _mixed(value, used, columns, low, high, tolerance, basis, inverse, amount, d
 @njit(cache=True, nogil=True, error_model="numpy")
 def best_mix(  # type: ignore[no-untyped-def]
     rate, load, rows, count, need, rise, money, is_level, first, last, fixed, drift, at, low, high, price,
-    part, prices, levels,
+    part, prices, levels, same,
 ):  # fmt: skip
-    """How it ended, the level, and the number of columns; sets `price` (P,), and the columns' parts, prices, levels."""
+    """How it ended, the level, and the number of columns; sets `price` (P,), and the columns' parts, prices, levels.
+
+    It ends when no column gains more than `same`, relative to the value.
+    """
     K, M = rate.shape
     P = len(price)
     most = len(part)
@@ -179,7 +181,7 @@ def best_mix(  # type: ignore[no-untyped-def]
             gain = value[c] - dual[P]
             for q in range(P):
                 gain -= dual[q] * used[c, q]
-            if gain <= _SAME * (abs(value[c]) + np.abs(trial).sum()):
+            if gain <= same * (abs(value[c]) + np.abs(trial).sum()):
                 ended = DONE
                 break
         _mixed(
@@ -188,7 +190,7 @@ def best_mix(  # type: ignore[no-untyped-def]
             columns,
             low,
             high,
-            0.1 * _SAME * (abs(value[c]) + np.abs(trial).sum()),
+            0.1 * same * (abs(value[c]) + np.abs(trial).sum()),
             basis,
             inverse,
             amount,

@@ -1,7 +1,7 @@
 """Max-min and max-sum for more than 512 different jobs with several sizes, or several resources, by prices.
 
 Prices of the rows (a resource of a type) give every mode of a job a cost, so each job's best answer is a walk along the
-lower hull of its modes. The best mix of such answers is the optimum (table.py). GPUs that a level leaves unused go to
+lower hull of its modes. The best mix of such answers is the optimum (search.py). GPUs that a level leaves unused go to
 the jobs that use nothing else, for the highest sum of values: the rule for ties. The certificate is computed from the
 problem's own arrays by certificate.py's rules.
 """
@@ -17,7 +17,8 @@ from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.certificate import NOISE, Answer, failed, floors_of, raised_budgets, rate_steps_per_s, time_of_jobs
 from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
-from gavelpy.solve.sizes.table import Best, ModeGoal, Modes, ModeTable, best_of_goal, is_free, mode_table, used_by
+from gavelpy.solve.sizes.search import best_of_goal
+from gavelpy.solve.sizes.table import Best, ModeGoal, Modes, ModeTable, is_free, mode_table, used_by
 from gavelpy.solve.solver import NUMPY_ROWS_MAX, Solver
 
 _LIMIT = 1e-12  # relative: a level this close to its limit has reached it

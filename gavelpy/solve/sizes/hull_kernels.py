@@ -132,6 +132,29 @@ def mixes(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def demand(rate, load, rows, count, need, rise, money, price, used, drift):  # type: ignore[no-untyped-def]
+    """The rows that all jobs use at `price` (P,), and their rise by level, (P,): as `mixes`, without the margins."""
+    K, M = rate.shape
+    R = load.shape[2]
+    costs, reach, cost = np.empty(M), np.empty(M + 1), np.empty(M + 1)
+    mode = np.empty(M + 1, np.int64)
+    used[:] = 0.0
+    drift[:] = 0.0
+    for k in range(K):
+        edges = corners(rate[k], load[k], rows, price, need[k], money[k], costs, reach, cost, mode)
+        e, x = edge_of(reach, cost, edges, need[k], money[k])
+        a, b = mode[e - 1], mode[e]
+        is_rising = rise[k] > 0.0 and (x < 1.0 or need[k] <= reach[e])
+        climb = rise[k] / (reach[e] - reach[e - 1]) if is_rising else 0.0
+        for r in range(R):
+            used[rows[b, r]] += count[k] * load[k, b, r] * x
+            drift[rows[b, r]] += count[k] * load[k, b, r] * climb
+            if a != IDLE:
+                used[rows[a, r]] += count[k] * load[k, a, r] * (1.0 - x)
+                drift[rows[a, r]] -= count[k] * load[k, a, r] * climb
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def duals(rate, load, rows, need, money, price, steepness):  # type: ignore[no-untyped-def]
     """The marginal cost of each job's rate at its need, (K,), beyond what a unit of it is worth (`money`)."""
     K, M = rate.shape

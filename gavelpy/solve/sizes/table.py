@@ -1,7 +1,6 @@
 """Jobs and their modes as arrays for the prices of rows: K classes of jobs, M modes, P rows (a resource of a type).
 
-Also the search for the best mix: columns over a sample of the jobs find prices near the optimum; then over the jobs
-whose mix may change in a box around them, until the optimum is inside the box. No step depends on an earlier answer.
+Rates are in units of a job's best rate, and loads in parts of a row, so that prices are those of whole rows.
 """
 
 from __future__ import annotations
@@ -13,18 +12,8 @@ import numpy as np
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.program import Classes, classes_of, singletons
-from gavelpy.solve.sizes.column_kernels import COLUMNS_PER_ROW, DONE, best_mix, times_of
-from gavelpy.solve.sizes.hull_kernels import duals, mixes
 
-_SAMPLE_PART, _SAMPLE_LEAST, _SAMPLE_MOST = 8, 512, 2048
-_ALL_AT_ONCE = 1024  # classes: fewer need no sample
-_IN_DOUBT, _IN_DOUBT_PER_ROW, _GROWTH = 192, 32, 2.0
-_BOXES = 12
-_BOX_MAX = 0.3  # relative half-width
-_LEAST_UNIT = 1e-3  # of the mean price: unit of a price near zero
-_DEAR = 1e6  # of the value of all rows: the price of what does not exist
 _DISTINCT, _COMPARED = 0.9, 1024  # part of the rows compared first that must differ, so that no classes are looked for
-_EDGE = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,127 +127,6 @@ def _classes(features: Floats) -> Classes:
     if step > 1 and len(classes_of(some).count) > _DISTINCT * len(some):
         return singletons(len(features))
     return classes_of(features)
-
-
-def best_of_goal(modes: Modes, goal: ModeGoal, start: Floats, level: float) -> Best | None:
-    """The best mix, searched from prices `start` (P,); None if there is none, or if it is not found."""
-    K = len(modes.rate)
-    if K > _ALL_AT_ONCE:
-        part = min(max(K // _SAMPLE_PART, _SAMPLE_LEAST), _SAMPLE_MOST)
-        few = np.arange(0, K, K // part)
-        some = modes.some(few)
-        some = replace(some, count=some.count * (modes.count.sum() / some.count.sum()))
-        _, start, level, _ = _searched(some, goal.some(few), start, level, None)
-    in_doubt = float(_IN_DOUBT + _IN_DOUBT_PER_ROW * modes.row_count) if K > _ALL_AT_ONCE else K
-    for _ in range(_BOXES):
-        box = _box(modes, goal, start, level, int(in_doubt))
-        ended, price, found, columns = _searched(modes.some(box.rows), goal.some(box.rows), start, level, box)
-        inside = not goal.is_level or (
-            (found > box.first * (1 + _EDGE) or box.first == 0)
-            and (found < box.last * (1 - _EDGE) or box.last == goal.limit)
-        )
-        if ended == DONE and inside:
-            return _assembled(modes, goal, box, columns, price, found)
-        if len(box.rows) == K:
-            return None
-        start, level, in_doubt = price, found, in_doubt * _GROWTH
-    return None
-
-
-@dataclass(frozen=True, eq=False)
-class _Box:
-    """Prices and levels within which only the jobs in doubt, `rows`, may change their mix."""
-
-    rows: Ints
-    low: Floats  # (P,) prices
-    high: Floats
-    first: float  # level
-    last: float
-    used: Floats  # (P,) by the others at the level in the middle
-    drift: Floats  # (P,) that they use more for a unit of level
-    modes_low: Ints  # (K,) mixes of all jobs in the middle: modes, part in the upper one, its rise by level
-    modes_high: Ints
-    part: Floats
-    climb: Floats
-    level: float
-
-
-def _box(modes: Modes, goal: ModeGoal, price: Floats, level: float, in_doubt: int) -> _Box:
-    K, P = len(modes.rate), modes.row_count
-    unit = np.maximum(price, _LEAST_UNIT * float(price.mean()) + 1e-300)
-    low, high, part, climb, margin, used, drift = _mixes(modes, goal, price, unit, level)
-    dear = _DEAR * max(float(price.sum()), goal.limit)
-    if in_doubt >= K:
-        rows, first, last = np.arange(K), 0.0, goal.limit
-        lowest, highest = np.zeros(P), np.full(P, dear)
-    else:
-        order = np.argpartition(margin, in_doubt)
-        half = min(float(margin[order[in_doubt]]) * (1 - 1e-9), _BOX_MAX)
-        rows = np.sort(order[:in_doubt])
-        first, last = level * (1 - half), min(level * (1 + half), goal.limit)
-        lowest, highest = np.maximum(price - half * unit, 0.0), price + half * unit
-    some = _mixes(modes.some(rows), goal.some(rows), price, unit, level)
-    return _Box(rows, lowest, highest, first, last, used - some[5], drift - some[6], low, high, part, climb, level)
-
-
-def _mixes(
-    modes: Modes, goal: ModeGoal, price: Floats, unit: Floats, level: float
-) -> tuple[Ints, Ints, Floats, Floats, Floats, Floats, Floats]:
-    K, P = len(modes.rate), modes.row_count
-    low, high = np.empty(K, dtype=np.int64), np.empty(K, dtype=np.int64)
-    part, climb, margin, used, drift = np.empty(K), np.empty(K), np.empty(K), np.empty(P), np.empty(P)
-    mixes(
-        modes.rate, modes.load, modes.rows, modes.count, goal.needs(level), goal.rise, goal.money, price, unit,
-        low, high, part, climb, margin, used, drift,
-    )  # fmt: skip
-    return low, high, part, climb, margin, used, drift
-
-
-@dataclass(frozen=True, eq=False)
-class _Columns:
-    """Parts of the columns, with their prices and levels."""
-
-    part: Floats
-    price: Floats
-    level: Floats
-
-
-def _searched(
-    modes: Modes, goal: ModeGoal, start: Floats, level: float, box: _Box | None
-) -> tuple[int, Floats, float, _Columns]:
-    """How it ended, prices, level and columns; without a box for any prices and levels."""
-    P, none = modes.row_count, np.zeros(modes.row_count)
-    most = COLUMNS_PER_ROW * P
-    columns = _Columns(np.zeros(most), np.zeros((most, P)), np.zeros(most))
-    dear = np.full(P, _DEAR * max(float(start.sum()), goal.limit))
-    low, high, used, drift = (none, dear, none, none) if box is None else (box.low, box.high, box.used, box.drift)
-    first, last = (0.0, goal.limit) if box is None else (box.first, box.last)
-    price = start.copy()
-    ended, found, _ = best_mix(
-        modes.rate, modes.load, modes.rows, modes.count, goal.need, goal.rise, goal.money, goal.is_level, first, last,
-        used, drift, level, low, high, price, columns.part, columns.price, columns.level,
-    )  # fmt: skip
-    return ended, price, found, columns
-
-
-def _assembled(modes: Modes, goal: ModeGoal, box: _Box, columns: _Columns, price: Floats, level: float) -> Best:
-    """The times of all jobs: those outside the box keep their modes."""
-    K = len(modes.rate)
-    time, rows = np.zeros(modes.rate.shape), np.arange(K)
-    part = np.clip(box.part + box.climb * (level - box.level), 0.0, 1.0)
-    time[rows, box.modes_high] = part
-    runs = np.flatnonzero(box.modes_low >= 0)
-    time[runs, box.modes_low[runs]] = 1.0 - part[runs]
-    some, its, here = modes.some(box.rows), goal.some(box.rows), np.zeros((len(box.rows), modes.rate.shape[1]))
-    times_of(
-        some.rate, some.load, some.rows, its.need, its.rise, its.money, goal.is_level,
-        columns.part, columns.price, columns.level, here,
-    )  # fmt: skip
-    time[box.rows] = here
-    price = np.where(price > _EDGE * price.max(initial=0.0), price, 0.0)
-    steepness = np.zeros(K)
-    duals(modes.rate, modes.load, modes.rows, goal.needs(level), goal.money, price, steepness)
-    return Best(time, price, level, steepness)
 
 
 def is_free(modes: Modes, price: Floats) -> Bools:
