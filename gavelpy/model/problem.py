@@ -249,7 +249,7 @@ class AllocationProblem(ProblemArrays):
     def can_run(self) -> Bools:
         """Whether each job can run alone on some type that has GPUs, (J,)."""
         if self.runs_alone:
-            return np.asarray(self.fits.any(axis=1))
+            return reduce(np.logical_or, self.fits.T, np.zeros(self.job_count, dtype=np.bool_))  # faster than `any`
         alone = self.member_count[self.member_configuration] == 1
         here = self.fits[self.member_configuration] & (self.member_rate_steps_per_s > 0)
         runs = reduce(np.logical_or, here.T, np.zeros(len(here), dtype=np.bool_))

@@ -129,11 +129,12 @@ def _release(row, tie, free, kinks):  # type: ignore[no-untyped-def]
 def _next_kink(k, length, value, speed, best, still):  # type: ignore[no-untyped-def]
     """The next kink of a class beyond `length`: where, and the corner that becomes the best."""
     first, at, corner = best[k], np.inf, 0
+    own_speed, own_value = speed[k, first] + still, value[k, first]
     for v in range(value.shape[1]):
-        closing = speed[k, v] - speed[k, first]
-        if closing > still:
-            behind = max(value[k, first] - value[k, v] - length * closing, 0.0)
-            if length + behind / closing < at:
+        if speed[k, v] > own_speed and value[k, v] > -np.inf:
+            closing = speed[k, v] - speed[k, first]
+            behind = max(own_value - value[k, v] - length * closing, 0.0)
+            if closing > still and length + behind / closing < at:
                 at, corner = length + behind / closing, v
     return at, corner
 

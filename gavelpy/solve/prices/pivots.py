@@ -30,6 +30,9 @@ _ENTRIES_MAX = 40_000  # classes x corners x types up to which pivots take less 
 _CLASSES_MAX, _SCARCE = 256, 4.0  # or up to this many classes, if jobs use at most this multiple of the GPUs
 _SURE = 1e-9  # relative: closer to a kink the answer may not be unique
 _ROUNDING = 1e-12
+_TYPES_BY_CLASS = (
+    8  # from so many on, one product for all classes takes as long as one for each, and rounds differently
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +46,7 @@ class _Corners:
 
     def value(self, price: Floats) -> Floats:
         """Gain of each corner less its cost, (K, V)."""
-        worth: Floats = self.gain - self.load @ price
-        return worth
+        return self.gain - times(self.load, price)
 
 
 @dataclass(eq=False)
@@ -163,10 +165,18 @@ def _is_found(
         if row < 0:
             return True
         direction = np.linalg.solve(rows, units[row])
-        value, speed = gain - load @ price, -(load @ direction)
+        value, speed = gain - times(load, price), -times(load, direction)
         if not kernels.go(value, speed, direction, float(spare @ direction), best, tie, free, kinks, price):
             return False
     return False
+
+
+def times(load: Floats, price: Floats) -> Floats:
+    """Cost of each corner, (K, V), at prices (T,)."""
+    K, V, T = load.shape
+    if T >= _TYPES_BY_CLASS:
+        return np.asarray(load @ price)
+    return np.asarray((load.reshape(-1, T) @ price).reshape(K, V))
 
 
 def _corners(table: Table, floor: Floats) -> _Corners:
@@ -218,7 +228,7 @@ def _gone(corners: _Corners, at: _Point, direction: Floats) -> bool:
     """Moves the prices as far as the sum falls, to the kink that ends it; whether there is one."""
     V, inf = corners.gain.shape[1], np.inf
     classes, tied = np.arange(len(at.best)), {k for k, _ in at.ties}
-    value, speed = corners.value(at.price), -(corners.load @ direction)
+    value, speed = corners.value(at.price), -times(corners.load, direction)
     still = _ROUNDING * np.abs(speed).max()
     fall = float(at.spare(corners) @ direction)
     closing = speed - speed[classes, at.best][:, None]
