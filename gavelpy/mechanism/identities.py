@@ -139,6 +139,9 @@ class _ByJob:
         return isinstance(serial, int) and self._ids.row(serial) in self._values
 
 
+_NOT_BY_JOB = ("serial_of", "rule_columns", "owners", "job_types")
+
+
 class _TableBySerial:
     """Reads a table of jobs by serial instead of by row."""
 
@@ -147,7 +150,7 @@ class _TableBySerial:
 
     def __getattr__(self, name: str) -> Any:  # Any: whatever the table has
         value, ids = getattr(self._jobs, name), self._jobs.ids
-        if isinstance(value, dict) and name not in ("serial_of", "rule_columns"):
+        if isinstance(value, dict) and name not in _NOT_BY_JOB:
             return _ByJob(value, ids)
         if name in ("active", "leased", "unmeasured", "with_stopping"):
             return ids.of_rows(value)

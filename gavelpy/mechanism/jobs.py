@@ -29,7 +29,7 @@ FLOAT_COLUMNS = (
     "attained_gpu_s", "isolated_s", "isolated_rate", "isolated_steps", "until_s", "stopping_until_s",
     "began_s", "worked_s", "retry_at_s", "done_at_s", "begin_at_s", "failed_at",
 )  # fmt: skip
-DERIVED_COLUMNS = ("rank", "owner")  # integers, computed from settings and specs: 0 at first, and in no snapshot
+DERIVED_COLUMNS = ("rank", "owner", "job_type")  # integers, from settings and specs: 0 at first, in no snapshot
 JOB_COLUMNS = ("partner", "taken_by")  # rows of other jobs
 DIRECTORY_COLUMNS = ("saved_in", "lease_in", "stopping_in")
 WIDE_COLUMNS = ("rate", "target", "owed_s", "received_s")
@@ -68,6 +68,7 @@ class JobTable:
     taken_by: Ints  # (N,) the job of a higher priority class that got its last GPUs; until its next lease
     rank: Ints  # (N,) position of its priority class, 0 = highest; see priority_classes
     owner: Ints  # (N,) place of its owner in owners
+    job_type: Ints  # (N,) place of its job type in job_types, -1 = none
     hold: Ints  # (N,) who holds the job back; see eligibility
     done_lease: Ints  # (N,) serial of the lease under which the last step was reported; see finishing
     total_by: Ints  # (N,) lease under which steps_total was announced; -1 = as submitted, OPEN = not yet, it is assumed
@@ -113,6 +114,7 @@ class JobTable:
         self.booked: dict[int, str] = {}  # reservations of unfinished jobs that run within one only; see windows
         self.ended_blockers: list[int] = []  # of those with dependents, that are over since they were looked at
         self.entities: list[str] = []
+        self.job_types: dict[str, int] = {}  # number of each job type, in the same order
         self.owners: dict[str, int] = {}  # number of each owner of a job, in order of their first jobs
         self.any_refused = False  # whether the owner of any job, active or over, refused preemption
         self.any_failed = False  # whether a lease of any job, active or over, failed or was lost: see failures
@@ -166,7 +168,7 @@ class JobTable:
         if spec.entity and spec.entity not in self.entities:
             self.entities.append(spec.entity)
         self.entity[row] = self.entities.index(spec.entity) if spec.entity else -1
-        self.owner[row] = self.owners.setdefault(spec.owner, len(self.owners))
+        self.number(row, spec)
         self.weight[row] = spec.weight
         self.steps_total[row] = spec.steps_total
         self.total_by[row] = OPEN if spec.open_ended else -1
@@ -176,6 +178,11 @@ class JobTable:
         self.rate[row] = [spec.rates_steps_per_s.get(t, unknown) if spec.may_run_on(t) else 0.0 for t in gpu_types]
         self._active = self._leased = None
         return row
+
+    def number(self, row: int, spec: JobSpec) -> None:
+        """Sets the columns that have names as numbers."""
+        self.owner[row] = self.owners.setdefault(spec.owner, len(self.owners))
+        self.job_type[row] = self.job_types.setdefault(spec.job_type, len(self.job_types)) if spec.job_type else -1
 
     def skip(self, count: int, gpu_types: tuple[str, ...], now_s: float) -> None:
         """Adds jobs up to `count`, with lost records; they count as failed."""

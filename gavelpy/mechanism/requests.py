@@ -254,6 +254,11 @@ def problem_of(
         price_usd_per_gpu_h=pool.prices,
         entity=entity,
         gpu_type_held=jobs.lease_type[rows],
+        job_type=jobs.job_type[rows],
+        owner=jobs.owner[rows],
+        restart_s=np.maximum(jobs.worked_s[rows] - jobs.began_s[rows], 0.0),
+        job_types=tuple(jobs.job_types),
+        owners=tuple(jobs.owners),
         entities=entities,
         memory=memory,
     )

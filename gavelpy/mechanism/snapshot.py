@@ -322,7 +322,7 @@ def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
     jobs.loss_nodes = {int(row): [int(node) for node in nodes] for row, nodes in state["loss_nodes"].items()}
     jobs.reserve(jobs.count)
     for row, spec in enumerate(jobs.specs):
-        jobs.owner[row] = jobs.owners.setdefault(spec.owner, len(jobs.owners))
+        jobs.number(row, spec)
     for name in (*INT_COLUMNS, *FLOAT_COLUMNS, *WIDE_COLUMNS):
         getattr(jobs, name)[: jobs.count] = state["jobs"][name]
     jobs.booked = {int(row): str(name) for row, name in state["booked"].items()}

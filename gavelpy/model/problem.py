@@ -60,6 +60,9 @@ class AllocationProblem(ProblemArrays):
         entity: npt.ArrayLike = -1,
         entities: Sequence[Entity] = (),
         gpu_type_held: npt.ArrayLike = -1,
+        job_type: Sequence[str] = (),  # J names, "" = none; empty = none of all jobs; the same of owners
+        owner: Sequence[str] = (),
+        restart_s: npt.ArrayLike = 0.0,
         memory: bytes = b"",
         resources: Mapping[str, npt.ArrayLike] = MappingProxyType({}),  # (T,) by name, of the nodes of each type
         demand: Mapping[str, npt.ArrayLike] = MappingProxyType({}),  # (J,) or one number, by name
@@ -92,8 +95,10 @@ class AllocationProblem(ProblemArrays):
             "attained_gpu_s": attained_gpu_s,
             "entity": entity,
             "gpu_type_held": gpu_type_held,
+            "restart_s": restart_s,
         }
         columns: dict[str, Any] = {name: spread(name, values, (J,)) for name, values in per_job.items()}
+        columns |= _numbered("job_type", job_type) | _numbered("owner", owner)
         return cls(
             job_ids=tuple(JobId(i) for i in job_ids),
             gpu_types=tuple(gpu_types),
@@ -356,3 +361,9 @@ def _demanded(resources: Mapping[str, npt.ArrayLike], demand: Mapping[str, npt.A
         known = ", ".join(resources) or "no resource is given"
         raise InvalidInput(f"demand must be of resources ({known}), got {unknown!r}")
     return {f"demand[{name!r}]": demand.get(name, 0.0) for name in resources}
+
+
+def _numbered(field: str, names: Sequence[str]) -> dict[str, Any]:  # Any: Ints and names
+    """A field with the place of each name among the distinct ones, -1 for "", and the field with those."""
+    place = {name: k for k, name in enumerate(dict.fromkeys(name for name in names if name))}
+    return {field: np.array([place.get(name, -1) for name in names], dtype=np.int64), f"{field}s": tuple(place)}

@@ -5,7 +5,7 @@ Axes: J jobs, C configurations, M memberships (a job in a configuration), T GPU 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 
@@ -16,6 +16,7 @@ from gavelpy.model.arrays import VALUE_MAX, Floats, Ints, floats, index_of, ints
 from gavelpy.model.job import JobId
 
 GPUS = "gpu"  # name of the first resource
+NONE_GIVEN: Ints = np.zeros(0, dtype=np.int64)
 SMALLEST = np.nextafter(0.0, 1.0)  # the least number above zero
 
 
@@ -65,6 +66,11 @@ class ProblemArrays:
     entities: tuple[Entity, ...] = ()
     memory: bytes = b""  # `Allocation.memory` of the policy's last answer; empty at first, and with parts or classes
     resources: tuple[str, ...] = (GPUS,)  # R labels
+    job_type: Ints = field(default_factory=lambda: NONE_GIVEN)  # (J,) place in job_types, -1 = none
+    owner: Ints = field(default_factory=lambda: NONE_GIVEN)  # (J,) place in owners, -1 = none
+    restart_s: Floats = field(default_factory=lambda: np.zeros(0))  # (J,) from its last start to progress; 0 = unknown
+    job_types: tuple[str, ...] = ()
+    owners: tuple[str, ...] = ()
     plan: tuple[str, ...] = ()  # C texts that a configuration's job receives (`Size.plan`); empty = none
 
     def __post_init__(self) -> None:
@@ -74,6 +80,9 @@ class ProblemArrays:
         if len(self.plan) not in (0, C):
             raise InvalidInput(f"plan must be empty or have one entry for each of {C} configurations, got {self.plan}")
         R = len(self.resources)
+        for name, nothing in (("job_type", -1), ("owner", -1), ("restart_s", 0.0)):
+            if not np.size(getattr(self, name)):
+                object.__setattr__(self, name, np.full(J, nothing))
         shapes: dict[str, tuple[int, ...]] = {
             "capacity": (T, R),
             "demand": (C, R),
@@ -81,6 +90,8 @@ class ProblemArrays:
             "member_job": (M,),
             "entity": (J,),
             "gpu_type_held": (J,),
+            "job_type": (J,),
+            "owner": (J,),
         }
         for name, shape in shapes.items():
             object.__setattr__(self, name, ints(name, getattr(self, name), shape))
@@ -93,6 +104,7 @@ class ProblemArrays:
             "isolated_s",
             "deadline_s",
             "attained_gpu_s",
+            "restart_s",
         )
         shapes = {"member_rate_steps_per_s": (M, T), "price_usd_per_gpu_h": (T,)} | dict.fromkeys(per_job, (J,))
         for name, shape in shapes.items():
@@ -110,11 +122,13 @@ class ProblemArrays:
         positive = ("gpus_asked", "weight", "steps_remaining", "steps_total")
         self._require_all(positive, SMALLEST, VALUE_MAX, f"> 0 and at most {VALUE_MAX:g}")
         self._require_all(("member_rate_steps_per_s",), 0, VALUE_MAX, f"in [0, {VALUE_MAX:g}]")
-        times = ("price_usd_per_gpu_h", "age_s", "isolated_s", "attained_gpu_s")
+        times = ("price_usd_per_gpu_h", "age_s", "isolated_s", "attained_gpu_s", "restart_s")
         self._require_all(times, 0, np.finfo(np.float64).max, "finite and >= 0")
         self._require_all(("deadline_s",), -np.inf, np.inf, "a number, or infinite for none")
         self._require_all(("member_job",), 0, J - 1, f"in [0, {J})")
         self._require_all(("entity",), -1, len(self.entities) - 1, f"in [-1, {len(self.entities)})")
+        self._require_all(("job_type",), -1, len(self.job_types) - 1, f"in [-1, {len(self.job_types)})")
+        self._require_all(("owner",), -1, len(self.owners) - 1, f"in [-1, {len(self.owners)})")
         self._require_all(("gpu_type_held",), -1, T - 1, f"in [-1, {T})")
         rows = np.concatenate([[-1], self.member_configuration, [len(self.demand)]])
         steps = np.diff(rows)  # 0 within a configuration, 1 to the next

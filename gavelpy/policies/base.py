@@ -107,6 +107,9 @@ class ProblemInput(StrEnum):
     ISOLATED = "isolated_s"
     ATTAINED = "attained_gpu_s"
     GPU_TYPE_HELD = "gpu_type_held"
+    JOB_TYPE = "job_type"
+    OWNER = "owner"
+    RESTART = "restart_s"
 
     @property
     def in_words(self) -> str:
@@ -132,8 +135,8 @@ class ProblemInput(StrEnum):
                 return len(problem.resources) > 1
             case ProblemInput.STEPS_REMAINING | ProblemInput.STEPS_TOTAL:
                 return bool((getattr(problem, self) != 1).any())
-            case ProblemInput.GPU_TYPE_HELD:
-                return bool((problem.gpu_type_held >= 0).any())
+            case ProblemInput.GPU_TYPE_HELD | ProblemInput.JOB_TYPE | ProblemInput.OWNER:
+                return bool((getattr(problem, self) >= 0).any())
             case _:
                 return bool((getattr(problem, self) != 0).any())
 
@@ -152,6 +155,9 @@ _IN_WORDS = {
     ProblemInput.ISOLATED: "isolated times",
     ProblemInput.ATTAINED: "attained service",
     ProblemInput.GPU_TYPE_HELD: "GPU types held",
+    ProblemInput.JOB_TYPE: "job types",
+    ProblemInput.OWNER: "owners",
+    ProblemInput.RESTART: "restart times",
 }
 # What users request. The others are the state of jobs, which a scheduler always has.
 REQUESTS = (

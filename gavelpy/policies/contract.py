@@ -39,6 +39,9 @@ _PER_JOB = (
     "deadline_s",
     "attained_gpu_s",
     "entity",
+    "job_type",
+    "owner",
+    "restart_s",
 )
 
 Check = Callable[[Policy, AllocationProblem], None]
@@ -209,6 +212,8 @@ def with_other(problem: AllocationProblem, given: ProblemInput, seed: int = 0) -
             changed = {"entities": (Entity("one"), Entity("two", weight=3.0)), "entity": rng.integers(-1, 2, J)}
         case ProblemInput.GPU_TYPE_HELD:
             changed[given] = rng.integers(-1, T, J)
+        case ProblemInput.JOB_TYPE | ProblemInput.OWNER:
+            changed = {f"{given}s": ("one", "two"), given: rng.integers(-1, 2, J)}
         case ProblemInput.PRICE:
             changed[given] = rng.uniform(0.5, 4.0, T)
         case ProblemInput.RESOURCES:
@@ -224,7 +229,7 @@ def with_other(problem: AllocationProblem, given: ProblemInput, seed: int = 0) -
             return problem.with_sizes({job: [Size(2 * gpus, efficiency=efficiency)] for job, gpus in asked})
         case ProblemInput.DEADLINE:
             changed[given] = scales * problem.steps_remaining
-        case ProblemInput.AGE | ProblemInput.ISOLATED | ProblemInput.ATTAINED:
+        case ProblemInput.AGE | ProblemInput.ISOLATED | ProblemInput.ATTAINED | ProblemInput.RESTART:
             changed[given] = 1e4 * scales
         case _:
             changed[given] = scales * getattr(problem, given)

@@ -13,7 +13,7 @@ from gavelpy.engine import Engine
 from gavelpy.errors import InvalidInput
 from gavelpy.journal.codec import decode, decode_state, encode, encode_state
 from gavelpy.mechanism.core import SchedulerCore
-from gavelpy.mechanism.events import AllocationSolved
+from gavelpy.mechanism.events import AllocationSolved, ProgressReported
 from gavelpy.mechanism.priority_classes import PriorityClass
 from gavelpy.mechanism.reasons import ReasonKind, reasons
 from gavelpy.mechanism.snapshot import restore, snapshot
@@ -24,7 +24,7 @@ from gavelpy.policies.isolated import Isolated
 from gavelpy.policies.max_min_fairness import MaxMinFairness
 from gavelpy.simulator.simulate import Simulation
 from gavelpy.solve.solver import Solver
-from tests.mechanism.builders import make_core, make_spec, questions, tell, wake
+from tests.mechanism.builders import answer, make_core, make_spec, questions, start, tell, wake
 from tests.simulator.builders import make_job, make_settings, make_trace
 
 
@@ -73,6 +73,23 @@ def test_memory_is_handed_back_and_the_policy_is_asked_again() -> None:
     assert (due_s, core.wakeup_s, early) == (50.0, 100.0, [])
     assert policy.seen == [b"", b"1"]
     assert core.question.memory == b"2"
+
+
+def test_a_policy_sees_job_types_owners_and_how_long_a_start_took() -> None:
+    names = [("a", "lstm", "ann"), ("b", "", "ben"), ("c", "lstm", "ann")]
+    jobs = [make_spec(name, job_type=kind, owner=owner) for name, kind, owner in names]
+    core = make_core(*jobs, servers=[("v100", 3)])
+    (first,) = questions(wake(core))
+    answer(core, (0, 0, 1.0))
+    start(core, 0, now_s=10.0)
+    tell(core, ProgressReported(np.array([0]), core.jobs.lease[:1], np.array([5.0])), 35.0)
+    core.disturb()
+
+    (again,) = questions(wake(restore(snapshot(core)), 35.0))
+
+    assert [first.problem.job_types[k] if k >= 0 else "" for k in first.problem.job_type] == ["lstm", "", "lstm"]
+    assert [again.problem.owners[k] for k in again.problem.owner] == ["ann", "ben", "ann"]
+    assert (first.problem.restart_s.tolist(), again.problem.restart_s.tolist()) == ([0.0] * 3, [25.0, 0.0, 0.0])
 
 
 def test_without_a_wish_nothing_is_due_before_the_round_ends() -> None:
