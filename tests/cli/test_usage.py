@@ -9,6 +9,7 @@ import pytest
 import typer
 
 from gavelpy.cli.job_tables import ended_table, priority_table
+from gavelpy.cli.output import DASH, duration
 from gavelpy.cli.usage import since, usage_table
 from gavelpy.runtime.wire import client_pb2
 from tests.cli.commands import Gavel
@@ -63,18 +64,25 @@ def test_usage_by_an_unknown_column_is_refused(gavel: Gavel) -> None:
     answer = gavel("usage", "--by", "node")
 
     assert answer.code == 2
-    assert "must be one of user, entity, type, got 'node'" in answer.err
+    assert "must be among user, entity, team, type, got 'node'" in answer.err
 
 
 def test_usage_is_sorted_and_summed() -> None:
-    table = usage_table(["user", "type"], {("bob", "k80"): 3600.0, ("alice", "v100"): 10_800.0})
+    bob, alice = [3600.0, 1.5, 0.0, 0.0, 0.0], [10_800.0, 2.0, 240.0, 2.0, 1.0]
+    table = usage_table(["user", "type"], {("bob", "k80"): bob, ("alice", "v100"): alice})
 
-    assert table.titles == ("user", "GPU type", "GPU-hours", "part")
+    assert table.titles == ("user", "GPU type", "GPU-hours", "part", "USD", "mean wait", "leases", "preempted")
     assert list(table.rows) == [
-        ("alice", "v100", "3.00", "75 %"),
-        ("bob", "k80", "1.00", "25 %"),
-        ("all", "", "4.00", "100 %"),
+        ("alice", "v100", "3.00", "75 %", "2.00", duration(120.0), "2", "1"),
+        ("bob", "k80", "1.00", "25 %", "1.50", DASH, "0", "0"),
+        ("all", "", "4.00", "100 %", "3.50", duration(120.0), "2", "1"),
     ]
+
+
+def test_usage_without_prices_has_no_cost() -> None:
+    ((*_, usd, _, _, _),) = usage_table(["user"], {("bob",): [3600.0, 0.0, 0.0, 1.0, 0.0]}).rows
+
+    assert usd == DASH
 
 
 def test_usage_of_nothing_is_an_empty_table() -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, assert_never
 
 from gavelpy.mechanism.commands import (
@@ -35,6 +36,7 @@ from gavelpy.mechanism.events import (
     NodeUnhealthy,
     NodeUnreachable,
     PolicyChanged,
+    PriceChanged,
 )
 from gavelpy.mechanism.lifecycle import NodeState
 from gavelpy.mechanism.snapshot import copied, snapshot
@@ -118,6 +120,7 @@ class CommandExecutor:
         self._watch = NodeWatch(context.core, self.nodes, self.leases, settings, began_s)
         self.measuring = Measuring(context.core, throughputs)
         self.wake_driver: Callable[[], None] = lambda: None  # wakes the driver to drain events
+        self.usd_per_gpu_h: Mapping[str, float] = {}  # by GPU type, as configured
         self.unreported = set(self._watch.living())  # not yet since the start, or unreachable
         self._events: list[Callable[[], Event]] = []  # of nodes, for the next batch
         self._pending: set[tuple[type, NodeId]] = set()  # kinds of events that are not applied yet
@@ -228,6 +231,8 @@ class CommandExecutor:
                 self.leases.applied(event)
             case NodeJoined() | AgentRejoined():
                 self._is_back(event.node_id)
+                if isinstance(event, NodeJoined):
+                    self._events += [partial(_same, price) for price in self.priced([event.gpu_type])]
             case NodeUnhealthy():
                 self.leases.changed.add(event.node_id)
             case NodeUnreachable():
@@ -248,6 +253,13 @@ class CommandExecutor:
             logger.info("node", extra={"event": type(event).__name__, "node_id": event.node_id})
         for command in commands:
             self._execute(command)
+
+    def priced(self, gpu_types: Iterable[str]) -> list[PriceChanged]:
+        """Events that set the prices of these types as configured, where they differ."""
+        pool = self.core.pool
+        now = dict(zip(pool.gpu_types, pool.price_usd_per_gpu_h, strict=True))
+        wanted = {kind: self.usd_per_gpu_h.get(kind, 0.0) for kind in gpu_types}
+        return [PriceChanged(kind, price) for kind, price in wanted.items() if price != now[kind]]
 
     def _is_back(self, node_id: NodeId) -> None:
         node = self.nodes.get(node_id)
@@ -369,6 +381,10 @@ def refresh_times_s(nodes: int, silent_after_s: float) -> tuple[float, float]:
     busy_s = min(nodes / NODES_REFRESHED_PER_S, silent_after_s / HEARTBEATS_MISSED, REFRESH_S_MAX)
     idle_s = min(nodes / IDLE_REFRESHED_PER_S, IDLE_REFRESH_S_MAX)
     return max(REFRESH_S, busy_s), max(REFRESH_S, busy_s, idle_s)
+
+
+def _same(event: Event) -> Event:
+    return event
 
 
 def _log_plan(plan: RoundPlan) -> None:

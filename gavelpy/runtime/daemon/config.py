@@ -30,10 +30,12 @@ from gavelpy.policies.base import Policy, policy_named, uses_deadlines, varies_w
 from gavelpy.policies.policy_file import is_in_file
 from gavelpy.runtime.daemon.config_sections import (
     JobSettings,
+    JournalSettings,
     LimitSettings,
     NodeSettings,
     NotificationSettings,
     PolicySettings,
+    PriceSettings,
     ServerSettings,
     ThroughputSettings,
 )
@@ -82,6 +84,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     jobs: JobSettings
     notifications: NotificationSettings
     path: str
+    journal: JournalSettings = JournalSettings()
+    prices: PriceSettings = PriceSettings()
 
     def with_round(self, settings: MechanismSettings, round_s: float) -> MechanismSettings:
         """These settings with another round length; defaults that depend on it follow unless the file sets them."""
@@ -109,6 +113,8 @@ _SECTIONS: dict[str, type[Any]] = {
     "limits": LimitSettings,
     "jobs": JobSettings,
     "notifications": NotificationSettings,
+    "journal": JournalSettings,
+    "prices": PriceSettings,
 }
 Settings = TypeVar("Settings")
 

@@ -18,6 +18,8 @@ from gavelpy.runtime.security.exposure import is_loopback
 MIB = 1 << 20
 _LIMIT_S_MAX = 1e9  # about 30 years
 _JOURNALS = ("sqlite:///", "postgresql://", "postgresql+psycopg://")
+_DURATION = re.compile(r"([0-9]{1,5})([mhdw])")
+_UNIT_S = {"m": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
@@ -53,6 +55,41 @@ class ServerSettings(Section, frozen=True, kw_only=True):
     def journal_url(self) -> str:
         """URL of the journal's database."""
         return self.journal or f"sqlite:///{Path(self.state_directory).absolute() / 'journal.sqlite'}"
+
+
+class JournalSettings(Section, frozen=True):
+    """[journal]: when past jobs and events leave the scheduler's memory, and how long the archive keeps events."""
+
+    retention: str = "7d"  # jobs that are over for longer are in the archive only; "0" = all stay in memory
+    events_retention: str = "31d"  # the archive keeps events for a replay from then on; "0" = none
+
+    def __post_init__(self) -> None:
+        for name, least in (("retention", "1h"), ("events_retention", "1h")):
+            given = getattr(self, name)
+            if (seconds := duration_s(given)) is None or 0 < seconds < 3600:
+                allowed = f"a duration of {least} or more like 12h, 7d or 2w, or 0"
+                raise InvalidInput(f"{name} must be {allowed}, got {given!r}")
+
+    @property
+    def retention_s(self) -> float:
+        """In seconds; 0 = all stay."""
+        return duration_s(self.retention) or 0.0
+
+    @property
+    def events_retention_s(self) -> float:
+        """In seconds; 0 = events are not archived."""
+        return duration_s(self.events_retention) or 0.0
+
+
+class PriceSettings(Section, frozen=True):
+    """[prices]: what GPU time costs."""
+
+    usd_per_gpu_h: dict[str, float] = {}  # by GPU type; 0 for others
+
+    def __post_init__(self) -> None:
+        for gpu_type, price in self.usd_per_gpu_h.items():
+            if not 0 <= price <= VALUE_MAX:
+                raise InvalidInput(f"usd_per_gpu_h must be finite numbers >= 0, got {price!r} of {gpu_type!r}")
 
 
 class PolicySettings(Section, frozen=True):
@@ -202,6 +239,14 @@ def _is_http_address(listen: str) -> bool:
         return is_loopback(listen)
     except InvalidInput:
         raise InvalidInput(f"http_listen must be HOST:PORT or [IPv6]:PORT, got {listen[:200]!r}") from None
+
+
+def duration_s(text: str) -> float | None:
+    """Seconds of `30m`, `12h`, `7d`, `2w` or `0`; None for other texts."""
+    if text == "0":
+        return 0.0
+    found = _DURATION.fullmatch(text)
+    return float(found[1]) * _UNIT_S[found[2]] if found else None
 
 
 def _in_range(name: str, value: float, low: float, high: float) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from gavelpy.errors import GavelError, InvalidInput, JournalCorrupt, JournalFailed
 from gavelpy.errors import Stopping as Stopping  # services import it from here
@@ -35,6 +35,9 @@ from gavelpy.mechanism.events import (
     WakeupDue,
 )
 from gavelpy.runtime.daemon.recovery import SchedulerClock
+
+if TYPE_CHECKING:
+    from gavelpy.runtime.daemon.archivist import Archivist
 
 logger = logging.getLogger(__name__)
 BATCH_EVENTS_MAX = 2_000  # beyond the first entry
@@ -92,9 +95,7 @@ class _Entry:
 
 
 @dataclass(frozen=True, eq=False)
-class _Ready:
-    """An entry with its events, and the serial of its first job."""
-
+class _Ready:  # with the serial of its first job
     entry: _Entry
     events: Sequence[Event]
     submission: Submission | None
@@ -126,6 +127,7 @@ class Driver:
         self._snapshot_allowed_s = perf_counter() + SNAPSHOT_REST_S if replayed else 0.0
         self._backup: asyncio.Task[None] | None = None
         self._backup_due_s = 0.0
+        self.archivist: Archivist | None = None
 
     # Callers ------------------------------------------------------------------------------------------------------
 
@@ -155,7 +157,7 @@ class Driver:
     async def stop(self) -> None:
         """Applies the queued events; `run` then writes a snapshot and returns."""
         self._stopping = True
-        self._work.set()
+        self.wake()
 
     async def _enter(self, entry: _Entry) -> int:
         if self._stopping:
@@ -178,6 +180,7 @@ class Driver:
                 batch = self._collect(self._now_s())
                 if batch:
                     await self._commit(batch)
+                await self._archive()
                 if self._written.is_much and perf_counter() >= self._snapshot_allowed_s:
                     await self._snapshot()
                 elif not batch:
@@ -225,7 +228,8 @@ class Driver:
         wakeup_s = self.core.wakeup_s - self._now_s()
         pause_s = self._wakeup_allowed_s - perf_counter()
         snapshot_s = self._snapshot_allowed_s - perf_counter() if self._written.is_much else PROGRESS_EVERY_S
-        wait_s = max(min(max(wakeup_s, pause_s), snapshot_s, PROGRESS_EVERY_S), 0.0)
+        due_s = self.archivist.due_in_s if self.archivist is not None else PROGRESS_EVERY_S
+        wait_s = max(min(max(wakeup_s, pause_s), snapshot_s, due_s, PROGRESS_EVERY_S), 0.0)
         try:
             await asyncio.wait_for(self._work.wait(), wait_s)
         except TimeoutError:
@@ -252,8 +256,17 @@ class Driver:
         self._shell.batch_applied()
         self._written.add(records)
 
+    async def _archive(self) -> None:
+        if self.archivist is None or (found := await self.archivist.next(self._now_s())) is None:
+            return
+        (event, leaving), records = found, [((now_s := self._now_s()), found[0])]
+        self.sequence = await self.journal(lambda store: store.append(records, leaving=leaving))
+        self._shell.applied(event, now_s, self.core.handle(event, now_s))
+        self._shell.batch_applied()
+        self._written.add(records)
+
     def _ready(self, batch: Sequence[_Entry], now_s: float) -> list[_Ready]:
-        next_job = self.core.jobs.count
+        next_job = self.core.jobs.ids.next_serial
         ready = []
         for entry in batch:
             submission = entry.make_submission(next_job, now_s) if entry.make_submission is not None else None
@@ -296,10 +309,11 @@ class Driver:
         began_s = perf_counter()
         state, sequence, now_s = self._shell.state(), self.sequence, self.core.now_s
         keep_after = self._written.keep_after(sequence)
+        archived_from_s = self.archivist.events_from_s(now_s) if self.archivist is not None else None
 
         def write(store: EventStore) -> None:
             store.save_snapshot(sequence, encode_state(state()))
-            store.truncate(keep_after)
+            store.truncate(keep_after, archived_from_s)
             store.forget_submissions(now_s - SUBMISSIONS_KEPT_S)
 
         await self.journal(write)
@@ -334,9 +348,7 @@ class Written:
         self.count = count
         self.replay_s = 0.0  # time to apply them
         self._bytes = 0
-        self._segments: deque[tuple[int, int]] = (
-            deque()
-        )  # last event before each snapshot, and bytes since the one before
+        self._segments: deque[tuple[int, int]] = deque()  # last event before each snapshot, bytes since the one before
 
     @property
     def is_much(self) -> bool:
@@ -357,8 +369,7 @@ class Written:
             upto = max(upto, self._segments.popleft()[0])
         return upto
 
-    def snapshot_taken(self) -> None:
-        """A snapshot was written, and no event since it began."""
+    def snapshot_taken(self) -> None:  # and no event since it began
         self.count, self.replay_s = 0, 0.0
 
 
@@ -367,7 +378,7 @@ def numbers_after(core: SchedulerCore, events: Sequence[Event]) -> Numbers:
     gpus = len(core.pool.job) + sum(event.gpu_count for event in events if isinstance(event, NodeJoined))
     decisions = sum(isinstance(event, _DECISIONS) for event in events)
     skipped = [Numbers(event.jobs, event.leases) for event in events if isinstance(event, IdsReserved)]
-    first = Numbers(core.jobs.count, core.leases.next_lease)
+    first = Numbers(core.jobs.ids.next_serial, core.leases.next_lease)
     for numbers in skipped:
         first = first.above(numbers)
     submitted = sum(isinstance(event, JobSubmitted) for event in events)

@@ -21,6 +21,7 @@ from gavelpy.mechanism.events import (
     IdsReserved,
     JobAnnotated,
     JobCancelled,
+    JobsArchived,
     JobsHeld,
     JobsReleased,
     JobsRequeued,
@@ -31,10 +32,13 @@ from gavelpy.mechanism.events import (
     NodeLost,
     Outcome,
     PolicyChanged,
+    PriceChanged,
     PriorityChanged,
 )
+from gavelpy.mechanism.identities import GONE, Identities
 from gavelpy.mechanism.lifecycle import ALIVE, JobState
 from gavelpy.mechanism.priority_classes import NORMAL, in_words
+from gavelpy.mechanism.translation import to_rows
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.runtime.daemon.nodes.registry import is_keyed
 from gavelpy.runtime.daemon.notices import NOTICES_MAX, Notice, notice_of_cancelled, notices_of_ended
@@ -88,7 +92,7 @@ class JobHistory:
     """Columns and histories by serial, and serials by (owner, name)."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.ids = Identities()
         self._started_s: Floats = np.full(64, np.nan)
         self._ended_s: Floats = np.full(64, np.nan)
         self._starts: Ints = np.zeros(64, dtype=np.int64)
@@ -105,20 +109,24 @@ class JobHistory:
 
     def started_s(self, job: int) -> float:
         """When it first started; NaN = not yet."""
-        return float(self._started_s[job])
+        return float(self._started_s[self.ids.row(job)])
 
     def ended_s(self, job: int) -> float:
         """When it ended; NaN = not yet."""
-        return float(self._ended_s[job])
+        return float(self._ended_s[self.ids.row(job)])
 
-    def ended_since(self, rows: Ints, since_s: float) -> Bools:
+    def ended_since(self, jobs: Ints, since_s: float) -> Bools:
         """Whether each of these jobs ended at or after a time, (K,)."""
-        ended: Bools = self._ended_s[rows] >= since_s  # NaN, not yet, is not
+        ended: Bools = self._ended_s[self.ids.rows(jobs)] >= since_s  # NaN, not yet, is not
         return ended
+
+    def ended_by(self, until_s: float) -> Ints:
+        """The jobs that ended at or before a time, ascending."""
+        return self.ids.of_rows(np.flatnonzero(self._ended_s[: len(self._history)] <= until_s))
 
     def starts(self, job: int) -> int:
         """Number of leases under which it has run."""
-        return int(self._starts[job])
+        return int(self._starts[self.ids.row(job)])
 
     def detail(self, job: int) -> str:
         """The last note on it; empty = none."""
@@ -126,7 +134,7 @@ class JobHistory:
 
     def entries(self, job: int) -> tuple[HistoryEntry, ...]:
         """The newest entries, oldest first."""
-        return self._history[job]
+        return self._history[self.ids.row(job)]
 
     def newest(self, owner: str, name: str) -> int:
         """Serial of the newest job of this name; -1 = there is none."""
@@ -136,6 +144,11 @@ class JobHistory:
 
     def apply(self, event: Event, now_s: float, core: SchedulerCore) -> None:
         """Records an event after the core has handled it."""
+        if isinstance(event, LeaseStarted | LeaseEnded) and not self.ids.has(event.jobs).all():
+            translated, _ = to_rows(self.ids, event)  # without jobs that have left
+            if not isinstance(translated, LeaseStarted | LeaseEnded):
+                return
+            event = replace(translated, jobs=self.ids.of_rows(translated.jobs))
         match event:
             case JobSubmitted():
                 self._submitted(core, now_s)
@@ -144,22 +157,26 @@ class JobHistory:
                 self.usage.started(event, core, now_s)
             case LeaseEnded():
                 self._lease_ended(event, now_s, core)
-                self.usage.ended(event, now_s)
-            case JobCancelled() if 0 <= event.job < self.count and np.isnan(self._ended_s[event.job]):
-                self._ended_s[event.job] = now_s
+                self.usage.ended(event, now_s, core)
+            case PriceChanged():
+                self.usage.priced(event.gpu_type, event.price_usd_per_gpu_h, now_s)
+            case JobsArchived():
+                self._archived(event)
+            case JobCancelled() if self._is_unended(event.job):
+                self._ended_s[self.ids.row(event.job)] = now_s
                 self._add(event.job, HistoryEntry(now_s, "cancelled"))
                 self.notices.extend(notice_of_cancelled(core, event.job, now_s))
             case JobsRequeued():
-                for job in event.jobs[np.isnan(self._ended_s[event.jobs])].tolist():
+                for job in self._unended(event.jobs):
                     self._add(job, HistoryEntry(now_s, "requeued"))
             case PriorityChanged():
-                for job in event.jobs[np.isnan(self._ended_s[event.jobs])].tolist():
+                for job in self._unended(event.jobs):
                     self._add(job, HistoryEntry(now_s, "priority changed", text=f"to {event.priority or NORMAL}"))
             case JobsHeld() | JobsReleased():
                 kind, who = ("held" if isinstance(event, JobsHeld) else "released"), "by an admin" * event.by_admin
-                for job in event.jobs[np.isnan(self._ended_s[event.jobs])].tolist():
+                for job in self._unended(event.jobs):
                     self._add(job, HistoryEntry(now_s, kind, text=who))
-            case JobAnnotated() if 0 <= event.job < self.count:
+            case JobAnnotated() if self.ids.row(event.job) != GONE:
                 self._notes[event.job] = event.text
                 self._add(event.job, HistoryEntry(now_s, "noted", event.lease, 0.0, event.text))
             case IdsReserved():
@@ -184,51 +201,78 @@ class JobHistory:
     def _unmet(self, core: SchedulerCore, now_s: float) -> None:
         """Records jobs that were cancelled because a job that they come after did not finish."""
         for job, other in core.unmet_jobs:
-            name = name_of(core.jobs.specs[other].id)
-            how = "failed" if core.jobs.state[other] == JobState.FAILED else "was cancelled"
+            jobs = core.jobs.by_serial
+            name = name_of(jobs.specs[other].id)
+            how = "failed" if jobs.state[other] == JobState.FAILED else "was cancelled"
             text = f"it can never start: job {other} ({name}), which it comes after, {how}"
-            self._ended_s[job], self._notes[job] = now_s, text
+            self._ended_s[self.ids.row(job)], self._notes[job] = now_s, text
             self._add(job, HistoryEntry(now_s, "cancelled", text=text))
 
     def _submitted(self, core: SchedulerCore, now_s: float) -> None:
-        spec = core.jobs.specs[self.count]
+        spec = core.jobs.specs[len(self._history)]
         self._named[spec.owner, name_of(spec.id)] = self._begun(HistoryEntry(now_s, "submitted"))
 
     def _skipped(self, event: IdsReserved, now_s: float) -> None:
-        for _ in range(self.count, event.jobs):
+        for _ in range(self.ids.next_serial, event.jobs):
             job = self._begun(HistoryEntry(now_s, "noted", text=event.text))
             self._notes[job] = event.text
-            self._ended_s[job] = now_s
+            self._ended_s[self.ids.row(job)] = now_s
+
+    def _archived(self, event: JobsArchived) -> None:
+        """Forgets jobs that have left, and the usage of past hours."""
+        gone = set(event.jobs.tolist())
+        self.usage.archived(gone, event.usage_before_s)
+        stays = np.ones(len(self._history), dtype=np.bool_)
+        rows = self.ids.rows(event.jobs)
+        stays[rows[rows != GONE]] = False
+        kept = np.flatnonzero(stays)
+        for name in ("_started_s", "_ended_s", "_starts"):
+            column = getattr(self, name)
+            setattr(self, name, np.concatenate([column[kept], np.full(max(64, len(kept)), column.dtype.type(0))]))
+        self._started_s[len(kept) :] = self._ended_s[len(kept) :] = np.nan
+        self._history = [self._history[row] for row in kept.tolist()]
+        self._notes = {job: text for job, text in self._notes.items() if job not in gone}
+        self._named = {named: job for named, job in self._named.items() if job not in gone}
+        self.notices = deque((notice for notice in self.notices if notice.job not in gone), maxlen=NOTICES_MAX)
+        if len(event.jobs):
+            self.ids.keep(kept)
+
+    def _is_unended(self, job: int) -> bool:
+        row = self.ids.row(job)
+        return row != GONE and bool(np.isnan(self._ended_s[row]))
+
+    def _unended(self, jobs: Ints) -> list[int]:
+        return [job for job in jobs.tolist() if self._is_unended(job)]
 
     def _begun(self, happened: HistoryEntry) -> int:
         """A row for a new job; its serial."""
-        job = self.count
-        if job == len(self._starts):
+        if len(self._history) == len(self._starts):
             self._grow()
-        self.count += 1
         self._history.append((happened,))
-        return job
+        return self.ids.add()
 
     def _lease_started(self, event: LeaseStarted, now_s: float) -> None:
-        rows = event.jobs
+        rows = self.ids.rows(event.jobs)
         self._starts[rows] += 1
         self._started_s[rows] = np.where(np.isnan(self._started_s[rows]), now_s, self._started_s[rows])
-        for job, lease in zip(rows.tolist(), event.leases.tolist(), strict=True):
+        for job, lease in zip(event.jobs.tolist(), event.leases.tolist(), strict=True):
             self._add(job, HistoryEntry(now_s, "started", lease))
 
     def _lease_ended(self, event: LeaseEnded, now_s: float, core: SchedulerCore) -> None:
-        rows = event.jobs
-        over = rows[(core.jobs.state[rows] > ALIVE[-1]) & np.isnan(self._ended_s[rows])]
-        self._ended_s[over] = now_s
+        jobs, rows = core.jobs.by_serial, self.ids.rows(event.jobs)
+        over = event.jobs[(jobs.state[event.jobs] > ALIVE[-1]) & np.isnan(self._ended_s[rows])]
+        self._ended_s[self.ids.rows(over)] = now_s
         self.notices.extend(notices_of_ended(core, event, now_s, set(over.tolist())))
         kind = Outcome(event.outcome).name.lower()
-        for job, lease, steps in zip(rows.tolist(), event.leases.tolist(), event.steps_done.tolist(), strict=True):
-            taker = int(core.jobs.taken_by[job]) if kind == "stopped" else -1
+        ended = zip(event.jobs.tolist(), event.leases.tolist(), event.steps_done.tolist(), strict=True)
+        for job, lease, steps in ended:
+            taker = int(jobs.taken_by[job]) if kind == "stopped" else -1
             text = f"preempted by {in_words(core.jobs, core.settings, taker)}" if taker >= 0 else ""
             self._add(job, HistoryEntry(now_s, kind, lease, steps, text))
 
     def _add(self, job: int, happened: HistoryEntry) -> None:
-        self._history[job] = (*self._history[job][1 - HISTORY_MAX :], happened)
+        row = self.ids.row(job)
+        self._history[row] = (*self._history[row][1 - HISTORY_MAX :], happened)
 
     def _grow(self) -> None:
         count = len(self._starts)
@@ -240,7 +284,7 @@ class JobHistory:
 
     def snapshot(self) -> dict[str, Any]:
         """Plain values and copies of arrays."""
-        n = self.count
+        n = len(self._history)
         return {
             "started_s": self._started_s[:n].copy(),
             "ended_s": self._ended_s[:n].copy(),
@@ -258,7 +302,7 @@ class JobHistory:
         """The history in a snapshot; raises JournalCorrupt."""
         history = cls()
         try:
-            history.count = n = len(state["starts"])
+            n = len(state["starts"])
             while len(history._starts) < n:
                 history._grow()
             history._started_s[:n], history._ended_s[:n] = state["started_s"], state["ended_s"]
@@ -273,5 +317,11 @@ class JobHistory:
             raise JournalCorrupt(f"job history of the snapshot is corrupt: {error!r}") from None
         if not n == len(history._history) == core.jobs.count:
             raise JournalCorrupt(f"job history of the snapshot has {n} jobs, its core {core.jobs.count}")
-        history._named = {(spec.owner, name_of(spec.id)): job for job, spec in enumerate(core.jobs.specs)}
+        history.ids.next_serial = n
+        if not core.jobs.ids.is_plain:
+            history.ids.restore(core.jobs.ids.serials, core.jobs.ids.next_serial)
+        serials = history.ids.serials.tolist()
+        history._named = {
+            (spec.owner, name_of(spec.id)): job for job, spec in zip(serials, core.jobs.specs, strict=True)
+        }
         return history

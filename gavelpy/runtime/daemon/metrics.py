@@ -109,31 +109,31 @@ class SchedulerMetrics:
         """Records how long jobs waited that started for the first time. The history has the event."""
         for job in event.jobs.tolist():
             if history.starts(job) == 1:
-                self._waits.observe(max(now_s - float(core.jobs.submitted_s[job]), 0.0))
+                self._waits.observe(max(now_s - float(core.jobs.by_serial.submitted_s[job]), 0.0))
 
     def leases_ended(self, event: LeaseEnded, core: SchedulerCore, leases: Iterable[Lease | None]) -> None:
         """Counts the end of leases and the steps that are lost with them. The core has applied the event."""
         outcome = Outcome(event.outcome)
         self._ends.labels(outcome.name.lower()).inc(len(event.jobs))
         if outcome is Outcome.LOST:
-            alive = core.jobs.state[event.jobs] <= JobState.RUNNING
+            alive = core.jobs.by_serial.state[event.jobs] <= JobState.RUNNING
             self._preemptions.labels("node_lost").inc(int(alive.sum()))
         for lease in leases:
-            if lease is not None and core.jobs.state[lease.job] not in _OVER:
-                self._lost_steps.inc(max(lease.steps_done - float(core.jobs.steps_saved[lease.job]), 0.0))
+            if lease is not None and core.jobs.by_serial.state[lease.job] not in _OVER:
+                self._lost_steps.inc(max(lease.steps_done - float(core.jobs.by_serial.steps_saved[lease.job]), 0.0))
 
     def planned(self, plan: RoundPlan, core: SchedulerCore) -> None:
         """Counts the leases that a plan takes back, by reason: their GPUs drain, the job moves, or others need them."""
         if not len(plan.revoke_jobs):
             return
         pool = core.pool
-        first = core.jobs.stopping_first[plan.revoke_jobs]
+        first = core.jobs.by_serial.stopping_first[plan.revoke_jobs]
         is_draining = np.array([state is NodeState.DRAINING for state in pool.node_state], dtype=np.bool_)
         drains = (first >= 0) & is_draining[pool.node_of[first]]
         moves = ~drains & np.isin(plan.revoke_jobs, plan.grant_jobs)
         self._preemptions.labels("drain").inc(int(drains.sum()))
         self._preemptions.labels("move").inc(int(moves.sum()))
-        outranked = ~drains & ~moves & (core.jobs.taken_by[plan.revoke_jobs] >= 0)
+        outranked = ~drains & ~moves & (core.jobs.by_serial.taken_by[plan.revoke_jobs] >= 0)
         self._preemptions.labels("higher_class").inc(int(outranked.sum()))
         self._preemptions.labels("other_jobs").inc(int((~drains & ~moves & ~outranked).sum()))
 

@@ -30,16 +30,16 @@ class Notice(NamedTuple):
 
 def notice_of_cancelled(core: SchedulerCore, job: int, now_s: float) -> list[Notice]:
     """The notice of a job that was cancelled, if its owner requested it."""
-    return [Notice(now_s, NotifyKind.END, job)] if NotifyKind.END in core.jobs.specs[job].notify.kinds else []
+    return [Notice(now_s, NotifyKind.END, job)] if NotifyKind.END in core.jobs.by_serial.specs[job].notify.kinds else []
 
 
 def notices_of_ended(core: SchedulerCore, event: LeaseEnded, now_s: float, over: Collection[int]) -> Iterator[Notice]:
     """The notices of leases that ended. `over`: the jobs that ended with them."""
     for job, lease in zip(event.jobs.tolist(), event.leases.tolist(), strict=True):
-        kinds = core.jobs.specs[job].notify.kinds
+        kinds, state = core.jobs.by_serial.specs[job].notify.kinds, core.jobs.by_serial.state[job]
         if kinds and (kind := _kind(core, event.outcome, job, job in over)) in kinds:
             yield Notice(now_s, kind, job, lease)
-        elif kinds and job in over and core.jobs.state[job] == JobState.FAILED and NotifyKind.FAILURE in kinds:
+        elif kinds and job in over and state == JobState.FAILED and NotifyKind.FAILURE in kinds:
             yield Notice(now_s, NotifyKind.FAILURE, job, lease)
 
 
@@ -47,6 +47,6 @@ def _kind(core: SchedulerCore, outcome: int, job: int, is_over: bool) -> str:
     """What the end of a lease means for its job; empty = nothing, because the job was over before."""
     if is_over:
         return NotifyKind.END
-    if core.jobs.state[job] != JobState.WAITING:
+    if core.jobs.by_serial.state[job] != JobState.WAITING:
         return ""
     return NotifyKind.FAILURE if outcome in _FAILURES else NotifyKind.PREEMPTION

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gavelpy.errors import GavelError, InvalidInput
+from gavelpy.mechanism.identities import JobGone
 from gavelpy.model.job import JobSpec
 from gavelpy.model.notify import host_and_port
 from gavelpy.runtime.daemon.config_sections import NotificationSettings
@@ -140,7 +141,7 @@ class Notifier:
         for notice in new:
             at_once = self._taken if notice.now_s == self._taken_s else ()
             self._taken_s, self._taken = notice.now_s, (*at_once, notice.id)
-            notify = self._scheduler.core.jobs.specs[notice.job].notify
+            notify = self._scheduler.core.jobs.by_serial.specs[notice.job].notify
             for channel in ("webhook", "mail"):
                 if getattr(notify, channel) and len(self._pending) < PENDING_MAX:
                     self._pending.append(Delivery(notice, channel))
@@ -163,9 +164,11 @@ class Notifier:
         try:
             async with asyncio.timeout(3 * self._settings.timeout_s):
                 await (self._post(one) if one.channel == "webhook" else self._mail(one))
-        except (InvalidInput, DeliveryFailed, TimeoutError, OSError, smtplib.SMTPException) as error:
+        except (InvalidInput, DeliveryFailed, JobGone, TimeoutError, OSError, smtplib.SMTPException) as error:
             extra |= {"detail": str(error)[:_DETAIL_MAX] or "no answer in time", "attempts": one.attempts + 1}
-            is_final = isinstance(error, InvalidInput) or (isinstance(error, DeliveryFailed) and error.is_final)
+            is_final = isinstance(error, InvalidInput | JobGone) or (
+                isinstance(error, DeliveryFailed) and error.is_final
+            )
             if is_final or now_s - one.notice.now_s > GIVE_UP_S:
                 logger.error("notification not delivered", extra=extra)
                 return None
@@ -185,7 +188,7 @@ class Notifier:
             "time_s": scheduler.wall_s(notice.now_s),
             "cluster": scheduler.name,
             "job": notice.job,
-            "name": name_of(scheduler.core.jobs.specs[notice.job].id),
+            "name": name_of(scheduler.core.jobs.by_serial.specs[notice.job].id),
             "owner": status.owner,
             "lease": notice.lease,
             "state": status.state.name.lower(),
@@ -198,11 +201,11 @@ class Notifier:
     async def _post(self, one: Delivery) -> None:
         import aiohttp  # only where it is used: it takes long to load
 
-        check_notify(self._settings, self._scheduler.core.jobs.specs[one.notice.job])
+        check_notify(self._settings, self._scheduler.core.jobs.by_serial.specs[one.notice.job])
         content = self._content(one)
         limit = aiohttp.ClientTimeout(total=self._settings.timeout_s)
         headers = {"Idempotency-Key": content["id"], "User-Agent": "gavel"}
-        url = self._scheduler.core.jobs.specs[one.notice.job].notify.webhook
+        url = self._scheduler.core.jobs.by_serial.specs[one.notice.job].notify.webhook
         try:
             async with (
                 aiohttp.ClientSession(timeout=limit) as session,
@@ -216,11 +219,11 @@ class Notifier:
             raise DeliveryFailed(f"the webhook answered {status}", is_final=is_final)
 
     async def _mail(self, one: Delivery) -> None:
-        check_notify(self._settings, self._scheduler.core.jobs.specs[one.notice.job])
+        check_notify(self._settings, self._scheduler.core.jobs.by_serial.specs[one.notice.job])
         content = self._content(one)
         message = EmailMessage()
         message["From"] = self._settings.smtp_from
-        message["To"] = self._scheduler.core.jobs.specs[one.notice.job].notify.mail
+        message["To"] = self._scheduler.core.jobs.by_serial.specs[one.notice.job].notify.mail
         message["Subject"] = f"[{content['cluster']}] job {content['job']} ({content['name']}): {content['state']}"
         message["Message-ID"] = f"<{content['id']}@gavel>"
         message["Auto-Submitted"] = "auto-generated"

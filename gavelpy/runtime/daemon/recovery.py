@@ -138,12 +138,12 @@ def _cluster_id(store: EventStore, evidence: CheckpointEvidence) -> str:
 
 def numbers_skipped(loss: Loss, core: SchedulerCore, in_checkpoints: Numbers) -> IdsReserved:
     """An event that continues numbers above all that lost events may have used, by the marks and by checkpoints."""
-    given = Numbers(core.jobs.count + loss.margin, core.leases.next_lease + loss.margin).above(loss.numbers)
+    given = Numbers(core.jobs.ids.next_serial + loss.margin, core.leases.next_lease + loss.margin).above(loss.numbers)
     given = given.above(in_checkpoints)
     skipped = IdsReserved(given.jobs, given.leases, f"lost with the journal: {loss.span}")
     logger.error(
         "events of the journal are lost, as accepted",
-        extra={"detail": loss.summary, "jobs_lost_max": given.jobs - core.jobs.count, "next_job": given.jobs},
+        extra={"detail": loss.summary, "jobs_lost_max": given.jobs - core.jobs.ids.next_serial, "next_job": given.jobs},
     )
     return skipped
 

@@ -43,6 +43,7 @@ from gavelpy.mechanism.priority_classes import check_class
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.windows import Window, in_the_way
 from gavelpy.model.job import JobSpec, NodeId
+from gavelpy.runtime.daemon.archivist import Archivist
 from gavelpy.runtime.daemon.command_executor import CommandExecutor
 from gavelpy.runtime.daemon.config import Config
 from gavelpy.runtime.daemon.driver import Driver
@@ -54,6 +55,7 @@ from gavelpy.runtime.daemon.job_history import name_of
 from gavelpy.runtime.daemon.metrics import SchedulerMetrics
 from gavelpy.runtime.daemon.nodes.quorum_views import VIEWS
 from gavelpy.runtime.daemon.nodes.registry import joined
+from gavelpy.runtime.daemon.queries.past import PastQueries
 from gavelpy.runtime.daemon.recovery import (
     CONFIGURED,
     Recovered,
@@ -69,6 +71,7 @@ from gavelpy.runtime.snapshots import DIRECTORY as SNAPSHOTS
 from gavelpy.runtime.storage import StorageWorkers
 
 logger = logging.getLogger(__name__)
+_FIXED = ("scheduler", "nodes", "security", "throughputs", "limits", "notifications", "journal", "prices")  # by a start
 Answer = TypeVar("Answer")
 
 
@@ -99,16 +102,19 @@ class Scheduler:
         choice = self.choice.within(self.core.settings)
         self.engine = EngineProcess(choice, self._answered, estimation=estimation)
         self.execution = CommandExecutor(self, config.nodes, boot_id(), config.throughputs, recovered.views)
+        self.execution.usd_per_gpu_h = config.prices.usd_per_gpu_h
         self.execution.quorum_views.keep = self._keep_views
         self.measuring = self.execution.measuring
         self.storage = StorageWorkers()  # for storage that may hang
         self.nodes, self.leases = self.execution.nodes, self.execution.leases
         self.driver = Driver(self.core, store, self.clock, self.execution, recovered.sequence, recovered.replayed)
+        self.past = PastQueries(self, store.reader())
+        self.driver.archivist = Archivist(self, config.journal)
         self.execution.wake_driver = self.driver.wake
         self.began_s = self.clock.now_s()
         self.version = 0  # grows with every batch of events
         self.is_ready = asyncio.Event()  # the recovered state is in force
-        self._opening = recovered.events
+        self._opening = (*recovered.events, *self.execution.priced(self.core.pool.gpu_types))
         self._table = read_table(config.throughputs.file)  # digest of the file
         self._changed = asyncio.Event()
         self._submissions = Submissions(self)
@@ -186,14 +192,14 @@ class Scheduler:
     async def change_priority(self, serials: Sequence[int], priority: str, *, by_admin: bool) -> None:
         """Moves jobs to another priority class, which must be open to their owners unless an admin does it."""
         self._check_serials(serials)
-        for owner in {None} if by_admin else {self.core.jobs.specs[job].owner for job in serials}:
+        for owner in {None} if by_admin else {self.core.jobs.by_serial.specs[job].owner for job in serials}:
             check_class(priority, self.core.settings, owner)
         await self.driver.apply([PriorityChanged(np.array(serials, dtype=np.int64), priority)])
 
     def _check_serials(self, serials: Sequence[int]) -> None:
         for job in serials:
-            if not 0 <= job < self.core.jobs.count:
-                raise InvalidInput(f"job must be in [0, {self.core.jobs.count}), got {job}")
+            if not 0 <= job < self.core.jobs.by_serial.count:
+                raise InvalidInput(f"job must be in [0, {self.core.jobs.by_serial.count}), got {job}")
 
     # Nodes and policy ---------------------------------------------------------------------------------------------
 
@@ -231,8 +237,8 @@ class Scheduler:
         now_s = self.now_s()
         begin_s, end_s = (now_s + moment - self.wall_s(now_s) for moment in (wanted.begin_s, wanted.end_s))
         window = replace(wanted, begin_s=begin_s, end_s=end_s)
-        stay = in_the_way(self.core, window) if wanted.users else NO_INTS
-        notes = [f"job {job} ({name_of(self.core.jobs.specs[job].id)})" for job in stay.tolist()]
+        stay = self.core.jobs.ids.of_rows(in_the_way(self.core, window)) if wanted.users else NO_INTS
+        notes = [f"job {job} ({name_of(self.core.jobs.by_serial.specs[job].id)})" for job in stay.tolist()]
         if notes and not force:
             more = f" and {len(notes) - NAMES_SHOWN} more" if len(notes) > NAMES_SHOWN else ""
             jobs = f"{', '.join(notes[:NAMES_SHOWN])}{more}"
@@ -274,7 +280,7 @@ class Scheduler:
             self.engine.ask(rates_again(self.core))
         ignored = [
             f"{section}.{name}"
-            for section in ("scheduler", "nodes", "security", "throughputs", "limits", "notifications")
+            for section in _FIXED
             for name, value in msgspec.structs.asdict(getattr(config, section)).items()
             if value != getattr(getattr(self.config, section), name) and (section, name) != ("throughputs", "file")
         ]
@@ -310,6 +316,7 @@ class Scheduler:
         finally:
             self.engine.stop()
             self.storage.close()
+            self.past.close()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -143,8 +143,9 @@ class Submissions:
 
     def _check_after(self, specs: Sequence[JobSpec]) -> None:
         """Raises InvalidInput for a job that can never start, as one that it comes after did not finish."""
-        state = self._scheduler.core.jobs.state
-        for other in {other for spec in specs for other in spec.after_ok if other >= 0}:
+        state, ids = self._scheduler.core.jobs.by_serial.state, self._scheduler.core.jobs.ids
+        after = {other for spec in specs for other in spec.after_ok if other >= 0}
+        for other in [other for other in after if ids.row(other) >= 0]:  # others: PastQueries.check_after
             if ALIVE[-1] < state[other] != JobState.FINISHED:
                 how = JobState(int(state[other])).name.lower()
                 allowed = f"jobs that have finished or still can; {other}:any waits for its end only"
@@ -158,7 +159,7 @@ class Submissions:
         for name in named:
             job = self._scheduler.history.newest(owner, name)
             if (owner, name) in self._names_under_way or (
-                job >= 0 and self._scheduler.core.jobs.state[job] <= ALIVE[-1]
+                job >= 0 and self._scheduler.core.jobs.by_serial.state[job] <= ALIVE[-1]
             ):
                 raise InvalidInput(f"name must be unique among the living jobs of {owner!r}, got {name!r}")
 

@@ -1733,11 +1733,23 @@ class UsageRow(_message.Message):
     ENTITY_FIELD_NUMBER: _builtins.int
     GPU_TYPE_FIELD_NUMBER: _builtins.int
     GPU_S_FIELD_NUMBER: _builtins.int
+    COST_USD_FIELD_NUMBER: _builtins.int
+    WAITED_S_FIELD_NUMBER: _builtins.int
+    LEASES_FIELD_NUMBER: _builtins.int
+    PREEMPTIONS_FIELD_NUMBER: _builtins.int
     owner: _builtins.str
     entity: _builtins.str
     gpu_type: _builtins.str
     gpu_s: _builtins.float
     """GPU-seconds under lease"""
+    cost_usd: _builtins.float
+    """of these, at the prices of the time"""
+    waited_s: _builtins.float
+    """time that jobs had waited for the leases that started"""
+    leases: _builtins.int
+    """that started"""
+    preemptions: _builtins.int
+    """leases that ended before their jobs"""
     def __init__(
         self,
         *,
@@ -1745,10 +1757,14 @@ class UsageRow(_message.Message):
         entity: _builtins.str = ...,
         gpu_type: _builtins.str = ...,
         gpu_s: _builtins.float = ...,
+        cost_usd: _builtins.float = ...,
+        waited_s: _builtins.float = ...,
+        leases: _builtins.int = ...,
+        preemptions: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entity", b"entity", "gpu_s", b"gpu_s", "gpu_type", b"gpu_type", "owner", b"owner"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cost_usd", b"cost_usd", "entity", b"entity", "gpu_s", b"gpu_s", "gpu_type", b"gpu_type", "leases", b"leases", "owner", b"owner", "preemptions", b"preemptions", "waited_s", b"waited_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -221,7 +221,7 @@ class SchedulerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetUsage(self, request, context):
-        """GPU time by owner, entity and GPU type
+        """sums by owner, entity and GPU type
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

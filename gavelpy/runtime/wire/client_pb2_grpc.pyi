@@ -53,7 +53,7 @@ class SchedulerServiceStub:
     """for `gavel top` and `gavel policy`"""
     SetPolicy: _grpc.UnaryUnaryMultiCallable[_client_pb2.SetPolicyRequest, _client_pb2.SetPolicyResponse]
     GetUsage: _grpc.UnaryUnaryMultiCallable[_client_pb2.GetUsageRequest, _client_pb2.GetUsageResponse]
-    """GPU time by owner, entity and GPU type"""
+    """sums by owner, entity and GPU type"""
     ListEvents: _grpc.UnaryStreamMultiCallable[_client_pb2.ListEventsRequest, _client_pb2.ListEventsResponse]
     ReadLogs: _grpc.UnaryStreamMultiCallable[_client_pb2.ReadLogsRequest, _client_pb2.ReadLogsResponse]
     OpenTunnel: _grpc.StreamStreamMultiCallable[_client_pb2.OpenTunnelRequest, _client_pb2.OpenTunnelResponse]
@@ -84,7 +84,7 @@ class SchedulerServiceAsyncStub(SchedulerServiceStub):
     """for `gavel top` and `gavel policy`"""
     SetPolicy: _aio.UnaryUnaryMultiCallable[_client_pb2.SetPolicyRequest, _client_pb2.SetPolicyResponse]  # type: ignore[assignment]
     GetUsage: _aio.UnaryUnaryMultiCallable[_client_pb2.GetUsageRequest, _client_pb2.GetUsageResponse]  # type: ignore[assignment]
-    """GPU time by owner, entity and GPU type"""
+    """sums by owner, entity and GPU type"""
     ListEvents: _aio.UnaryStreamMultiCallable[_client_pb2.ListEventsRequest, _client_pb2.ListEventsResponse]  # type: ignore[assignment]
     ReadLogs: _aio.UnaryStreamMultiCallable[_client_pb2.ReadLogsRequest, _client_pb2.ReadLogsResponse]  # type: ignore[assignment]
     OpenTunnel: _aio.StreamStreamMultiCallable[_client_pb2.OpenTunnelRequest, _client_pb2.OpenTunnelResponse]  # type: ignore[assignment]
@@ -202,7 +202,7 @@ class SchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _client_pb2.GetUsageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_client_pb2.GetUsageResponse, _abc.Awaitable[_client_pb2.GetUsageResponse]]:
-        """GPU time by owner, entity and GPU type"""
+        """sums by owner, entity and GPU type"""
 
     @_abc_1.abstractmethod
     def ListEvents(

@@ -50,7 +50,7 @@ class Expected:
 
 @dataclass(frozen=True, eq=False)
 class LookAhead:
-    """Request: a copy of the core, with its specs in separate pickled parts, and the wanted jobs."""
+    """Request: a copy of the core, with its specs in separate pickled parts, and the wanted jobs, by row."""
 
     core: SchedulerCore
     specs: Sequence[bytes]
@@ -106,13 +106,18 @@ class Forecaster:
         try:
             async with self._turn:
                 bare, parts = without_specs(core)
+                ids, count = bare.jobs.ids, bare.jobs.count
+                rows = [ids.row(job) if job < ids.next_serial else job - ids.next_serial + count for job in wanted]
+                measured = {ids.row(job): rate for job, rate in (rates or {}).items()}
+                serials = ids.serials
                 specs = await asyncio.to_thread(_pickled, parts)
                 question = LookAhead(
-                    bare, specs, now_s, choice, submitted, wanted, rates or {},
+                    bare, specs, now_s, choice, submitted, rows, measured,
                     self._horizon_s, self._wall_s, everything,
                 )  # fmt: skip
                 ahead: Ahead = await self._worker.call(WORKER, question, timeout_s=self._wall_s + STARTING_S)
-                return ahead
+                seen = {int(serials[row]): expected for row, expected in ahead.seen.items() if row < count}
+                return replace(ahead, seen=seen)
         except WorkerFailed as error:
             logger.warning("forecast failed", extra={"detail": str(error)})
             return Ahead(nothing, f"the forecast failed: {error}")
@@ -129,6 +134,7 @@ def without_specs(core: SchedulerCore) -> tuple[SchedulerCore, list[list[JobSpec
     over = (core.jobs.state[: core.jobs.count] > ALIVE[-1]).tolist()
     specs = [_OVER if gone else spec for gone, spec in zip(over, core.jobs.specs, strict=True)]
     bare = copied(core)
+    bare.jobs.ids.in_rows = True  # the process that runs it sends rows
     bare.jobs.specs, bare.jobs.serial_of = [], {}
     return bare, [specs[k : k + _SPECS_A_PART] for k in range(0, len(specs), _SPECS_A_PART)]
 
@@ -188,7 +194,7 @@ class Outlooks:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _renew(self, core: SchedulerCore, now_s: float, choice: PolicyChoice, rates: Mapping[int, float]) -> None:
-        jobs = core.jobs.count
+        jobs = core.jobs.ids.next_serial
         ahead = await self._forecaster.ask(core, now_s, choice, wanted=(), rates=rates, everything=True)
         self._kept = _Kept(ahead, now_s, jobs)
 

@@ -82,10 +82,11 @@ class Measuring:
         """An event with the rates that have changed notably, if any."""
         self._loop.answered(seconds)
         self._log(answer)
-        state = self.core.jobs.state
-        self.notes = {job: notes for job, notes in (self.notes | dict(answer.notes)).items() if state[job] <= ALIVE[-1]}
+        state, ids = self.core.jobs.by_serial.state, self.core.jobs.ids
+        known = {job: notes for job, notes in (self.notes | dict(answer.notes)).items() if ids.row(job) >= 0}
+        self.notes = {job: notes for job, notes in known.items() if state[job] <= ALIVE[-1]}
         rates = answer.rates_steps_per_s
-        before = self.core.jobs.rate[answer.jobs, : rates.shape[1]]
+        before = self.core.jobs.by_serial.rate[answer.jobs, : rates.shape[1]]
         changed = answer.notable(before) & (state[answer.jobs] <= ALIVE[-1])
         if not changed.any():
             return None
@@ -118,12 +119,12 @@ class Measuring:
         return other is not None and other.began_s <= run.seen_s
 
     def _living(self) -> KnownJobs:
-        active, gpus = self.core.jobs.active, self.core.jobs.gpus
-        specs = [self.core.jobs.specs[job] for job in active.tolist()]
+        active, gpus = self.core.jobs.by_serial.active, self.core.jobs.by_serial.gpus
+        specs = [self.core.jobs.by_serial.specs[job] for job in active.tolist()]
         return KnownJobs(active, [s.job_type for s in specs], gpus[active], [s.rates_steps_per_s for s in specs])
 
     def _known(self, job: int) -> KnownJob:
-        spec = self.core.jobs.specs[job]
+        spec = self.core.jobs.by_serial.specs[job]
         return KnownJob(job, spec.job_type, spec.gpus, dict(spec.rates_steps_per_s))
 
     def _log(self, answer: RatesLearned) -> None:

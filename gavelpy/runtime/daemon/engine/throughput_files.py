@@ -61,7 +61,7 @@ def believable_table(file: str) -> RateTable:
 
 def rates_again(core: SchedulerCore) -> RatesAgain:
     """A request for rates of all living jobs that were submitted without any."""
-    jobs = core.jobs
+    jobs = core.jobs.by_serial
     rows = np.array([job for job in jobs.active.tolist() if not jobs.specs[job].rates_steps_per_s], dtype=np.int64)
     types = tuple(jobs.specs[job].job_type for job in rows.tolist())
     return RatesAgain(rows, types, jobs.gpus[rows], core.pool.gpu_types)

@@ -136,9 +136,14 @@ class LateEnds:
         """Whether `drain` would return any lease."""
         return bool(self._known)
 
+    @property
+    def jobs(self) -> list[int]:
+        """Jobs with leases that may still end."""
+        return [lease.job for lease in (*self._open.values(), *self._known)]
+
     def rebuild(self) -> None:
         """Adds the open leases of a restarted core."""
-        for job, lost in self._core.jobs.lost_leases.items():
+        for job, lost in self._core.jobs.by_serial.lost_leases.items():
             for number, gpus in lost.items():
                 self._open[number] = lease_of(self._core, number, job, gpus, 0.0, 0)
 
@@ -181,4 +186,4 @@ class LateEnds:
             self._known.append(lease)
 
     def _is_open(self, lease: Lease) -> bool:
-        return reports.is_lost_open(self._core.jobs, lease.job, lease.lease)
+        return reports.is_lost_open(self._core.jobs.by_serial, lease.job, lease.lease)

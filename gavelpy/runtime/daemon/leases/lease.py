@@ -204,7 +204,7 @@ _WORST_FIRST = (Outcome.UNRUNNABLE, Outcome.FAILED, Outcome.LOST, Outcome.STOPPE
 
 def lease_of(core: SchedulerCore, number: int, job: int, gpus: Ints, until_s: float, round: int) -> Lease:
     """A lease of a job on these GPUs, with an unreported part on each of their nodes."""
-    pool, spec = core.pool, core.jobs.specs[job]
+    pool, spec = core.pool, core.jobs.by_serial.specs[job]
     parts: list[Part] = []
     numbers: dict[int, list[int]] = {}  # by row of a node
     for row, number_there in zip(pool.node_of[gpus].tolist(), pool.number[gpus].tolist(), strict=True):
@@ -214,11 +214,11 @@ def lease_of(core: SchedulerCore, number: int, job: int, gpus: Ints, until_s: fl
         parts.append(Part(pool.node_ids[row], len(parts), first_rank, tuple(local)))
     lease = Lease(number, job, gpus.copy(), parts, until_s, round)
     lease.world_size = len(parts) if spec.one_process_a_node else len(gpus)
-    lease.steps_total = 0.0 if core.jobs.total_by[job] != -1 else spec.steps_total
-    lease.steps_saved = lease.steps_done = float(core.jobs.steps_saved[job])
+    lease.steps_total = 0.0 if core.jobs.by_serial.total_by[job] != -1 else spec.steps_total
+    lease.steps_saved = lease.steps_done = float(core.jobs.by_serial.steps_saved[job])
     if len(gpus):
         gpu_type = int(pool.type_of[gpus[0]])
-        rate = float(core.jobs.rate[job, gpu_type])
+        rate = float(core.jobs.by_serial.rate[job, gpu_type])
         lease.gpu_type, lease.rate_steps_per_s = pool.gpu_types[gpu_type], 0.0 if math.isnan(rate) else rate
     return lease
 
@@ -240,7 +240,7 @@ def start_of(core: SchedulerCore, lease: Lease, part: Part) -> Start:
         resume_lease=lease.resume_lease,
         resume_steps=lease.resume_steps,
         rate_steps_per_s=lease.rate_steps_per_s,
-        time_left_s=time_left_s(core.jobs, lease.job),
+        time_left_s=time_left_s(core.jobs.by_serial, lease.job),
         directory=directory_of(core, lease),
         beside_job=partner_of(core, lease)[0],
     )
@@ -351,7 +351,9 @@ def note_of(lease: Lease) -> str:
 
 def directory_of(core: SchedulerCore, lease: Lease) -> str:
     """Id of the checkpoint directory that a lease writes to; empty if its nodes have not reported it."""
-    directory = int(core.jobs.lease_in[lease.job]) if core.jobs.lease[lease.job] == lease.lease else -1
+    directory = (
+        int(core.jobs.by_serial.lease_in[lease.job]) if core.jobs.by_serial.lease[lease.job] == lease.lease else -1
+    )
     return "" if directory < 0 or core.pool.is_own(directory) else core.pool.directories[directory]
 
 

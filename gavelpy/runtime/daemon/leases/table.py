@@ -106,9 +106,9 @@ class LeaseTable:
 
     def rebuild(self, slack_s: float = 0.0) -> None:
         """Restores the leases of a restarted core. `slack_s`: possible error of the clock after the restart."""
-        jobs, round = self.core.jobs, self.core.round
+        jobs, round = self.core.jobs.by_serial, self.core.round
         self.late.rebuild()
-        for job in np.flatnonzero(jobs.stopping[: jobs.count] >= 0).tolist():
+        for job in jobs.with_stopping.tolist():
             until_s = float(jobs.stopping_until_s[job]) + self._overlaps_s(np.array([job]))[0]
             number, left = int(jobs.stopping[job]), jobs.gpus_stopping(job)
             lease = self._add(number, job, jobs.lost_leases.get(job, {}).get(number, left), until_s, round)
@@ -148,7 +148,7 @@ class LeaseTable:
             elif part.is_inferred and report.phase is Phase.ENDED:  # the node's record takes precedence
                 part.report = part.end = report
                 part.is_inferred = False
-                self._events.advance(lease, self.core.jobs)
+                self._events.advance(lease, self.core.jobs.by_serial)
         self._strays[node] = strays  # the next orders contain them, to be forgotten
         for number in self._on_node[node] - reported:
             self._missing(self.leases[number], node, now_s, is_confirmed_dead)
@@ -205,7 +205,7 @@ class LeaseTable:
             if lease.is_held and lease.wish <= Wish.RUN:
                 continue
             part.is_sent = True
-            saved = float(self.core.jobs.steps_saved[lease.job])
+            saved = float(self.core.jobs.by_serial.steps_saved[lease.job])
             is_to_start = part.phase < Phase.STARTING and lease.wish <= Wish.RUN
             start = start_of(self.core, lease, part) if is_to_start else None
             withdraw = not lease.is_started and lease.wish <= Wish.RUN and self._is_withdrawn(lease.job, node)
@@ -215,6 +215,11 @@ class LeaseTable:
     def forgotten(self, node: NodeId) -> Sequence[int]:
         """Leases that the node still reports and that have an end in the journal."""
         return self._strays.get(node, ())
+
+    @property
+    def jobs(self) -> list[int]:
+        """Jobs with leases here, also with lost ones that may still end."""
+        return [*self._of_job, *self.late.jobs]
 
     # Events for the core ------------------------------------------------------------------------------------------
 
@@ -254,7 +259,7 @@ class LeaseTable:
         """How long a lease of each job outlasts its round."""
         if not self.core.settings.keep_unsaved:
             return [self.patience.overlap_s] * len(jobs)
-        is_at_a_loss = ~is_preemptible(self.core.jobs, jobs)
+        is_at_a_loss = ~is_preemptible(self.core.jobs.by_serial, jobs)
         found: list[float] = np.where(is_at_a_loss, self.patience.unsaved_overlap_s, self.patience.overlap_s).tolist()
         return found
 
@@ -264,7 +269,7 @@ class LeaseTable:
         return (
             row is not None
             and bool(self.core.pool.node_unhealthy[row])
-            and bool(self.core.jobs.marks(self.core.exempt.jobs)[job])
+            and bool((self.core.jobs.ids.of_rows(self.core.exempt.jobs) == job).any())
         )
 
     def _hold(self, lease: Lease) -> None:
@@ -281,7 +286,7 @@ class LeaseTable:
 
     def _release(self, lease: Lease) -> None:
         """The lease may start: decides now for all its nodes where the job resumes."""
-        jobs = self.core.jobs
+        jobs = self.core.jobs.by_serial
         lease.resume_lease = int(jobs.saved_lease[lease.job])
         lease.resume_steps = float(jobs.steps_saved[lease.job])
         lease.steps_saved = lease.steps_done = lease.resume_steps
@@ -318,7 +323,7 @@ class LeaseTable:
         part.is_seen = part.is_sent = True
         part.report = report
         if lease.wish is not Wish.KILL:
-            self._events.advance(lease, self.core.jobs)
+            self._events.advance(lease, self.core.jobs.by_serial)
         if not lease.is_done_reported and self.core.settings.finish_grace_s and is_done(lease):
             lease.is_done_reported = True
             self._events.done.append(lease.lease)
@@ -332,7 +337,7 @@ class LeaseTable:
             self._events.started.append(lease.lease)
         if report.saves_at_end and lease.is_started and not lease.is_declared:
             lease.is_declared = True
-            if self.core.jobs.resumes[lease.job] == Resumes.UNKNOWN:
+            if self.core.jobs.by_serial.resumes[lease.job] == Resumes.UNKNOWN:
                 self._events.declared.add(lease.lease)
 
     def _missing(self, lease: Lease, node: NodeId, now_s: float, is_confirmed_dead: bool) -> None:

@@ -162,6 +162,7 @@ class ClusterQueries:
         now_s, states = scheduler.now_s(), core.jobs.state[: core.jobs.count]
         counts = np.bincount(states, minlength=len(JobState))
         over = int(counts[ALIVE[-1] + 1 :].sum())
+        archived = core.jobs.ids.next_serial - len(states)
         answer = scheduler.history.answer
         return ClusterStatus(
             cluster_name=scheduler.name,
@@ -177,7 +178,7 @@ class ClusterQueries:
             types=self._types(),
             jobs_waiting=len(states) - over - int(counts[JobState.RUNNING]),
             jobs_running=int(counts[JobState.RUNNING]),
-            jobs_over=over,
+            jobs_over=over + archived,
             uptime_s=max(now_s - scheduler.began_s, 0.0),
             incarnation=scheduler.incarnation,
             detail=answer.failure,
@@ -237,7 +238,8 @@ class ClusterQueries:
         node = scheduler.nodes.get(node_id)
         here, directory = self._gpus_of(row), pool.node_directory[row]
         held = pool.job[here]
-        jobs = [job for job in np.unique(held[held != NONE]).tolist() if self._jobs.may_see(caller, job)]
+        holders = scheduler.core.jobs.ids.of_rows(np.unique(held[held != NONE]))
+        jobs = [job for job in holders.tolist() if self._jobs.may_see(caller, job)]
         in_use = int((held != NONE).sum())
         return NodeStatus(
             node_id=node_id,

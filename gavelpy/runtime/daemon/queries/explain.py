@@ -147,7 +147,7 @@ class Explainer:
         """Explains the state of one job, with the values of its variables if they are to be shown."""
         scheduler = self._scheduler
         start_in_s, finish_in_s, how = _UNKNOWN_S, _UNKNOWN_S, ""
-        if scheduler.core.jobs.state[job] <= ALIVE[-1]:
+        if scheduler.core.jobs.by_serial.state[job] <= ALIVE[-1]:
             outlook = await self._outlooks.of(
                 job, scheduler.core, scheduler.now_s(), scheduler.choice, self._measured()
             )
@@ -158,7 +158,7 @@ class Explainer:
                 if math.isfinite(expected.start_in_s) or not self._is_held(job)
                 else f"none: {HELD}"
             )
-        cost, spec = self._preemption_cost(job), scheduler.core.jobs.specs[job]
+        cost, spec = self._preemption_cost(job), scheduler.core.jobs.by_serial.specs[job]
         described = as_described(spec)
         return JobExplanation(
             job=self._jobs.statuses([job])[0],
@@ -182,7 +182,7 @@ class Explainer:
         check_known(specs, scheduler.core.settings, owner)
         check_reservations(specs, scheduler.core, owner)
         scheduler.config.limits.check_weights(specs)
-        first = scheduler.core.jobs.count
+        first = scheduler.core.jobs.by_serial.count
         now_s, limited = time.time(), scheduler.config.jobs.limited
         tried = [
             limited(of_team(spec, scheduler.core.settings, owner)).submitted(
@@ -212,14 +212,14 @@ class Explainer:
 
     def _assumption(self, job: int) -> str:
         """What a forecast assumes of a job whose number of steps is not known; empty = nothing."""
-        jobs = self._scheduler.core.jobs
+        jobs = self._scheduler.core.jobs.by_serial
         if jobs.total_by[job] != OPEN:
             return ""
         return f"; its number of steps is not known yet, {jobs.steps_total[job]:,.0f} are assumed"
 
     def _preemption_cost(self, job: int) -> PreemptionCost | None:
         """What preempting a running job now would cost; None if it does not run."""
-        jobs = self._scheduler.core.jobs
+        jobs = self._scheduler.core.jobs.by_serial
         if jobs.state[job] != JobState.RUNNING:
             return None
         status = self._jobs.statuses([job])[0]
@@ -234,7 +234,7 @@ class Explainer:
         )
 
     def _is_held(self, job: int) -> bool:
-        return bool(self._scheduler.core.jobs.hold[job] != NOT_HELD)
+        return bool(self._scheduler.core.jobs.by_serial.hold[job] != NOT_HELD)
 
     def _measured(self) -> dict[int, float]:
         leases = self._scheduler.leases.leases.values()
@@ -243,7 +243,8 @@ class Explainer:
     def _accounts(self, job: int) -> list[GpuTypeAccount]:
         """Time owed and received on each GPU type, brought forward from the core's last decision to now."""
         prices = self._scheduler.engine.shadow_prices
-        booked = account(self._scheduler.core, job, self._scheduler.now_s())
+        core = self._scheduler.core
+        booked = account(core, core.jobs.ids.row(job), self._scheduler.now_s())
         return [
             GpuTypeAccount(
                 gpu_type=name,
@@ -258,7 +259,7 @@ class Explainer:
 
     async def _checkpoint(self, job: int) -> str:
         """The directory that the job would resume from; empty = from scratch, or the directory is unavailable."""
-        jobs = self._scheduler.core.jobs
+        jobs = self._scheduler.core.jobs.by_serial
         lease, steps, root = int(jobs.saved_lease[job]), float(jobs.steps_saved[job]), self._root
         if lease < 0 or steps <= 0:
             return ""

@@ -39,8 +39,7 @@ _SHOWN = re.compile(
 )
 _SERIAL = re.compile(r"[0-9]{1,15}")
 _OWNER_SEPARATOR = "/"
-PAGE_DEFAULT, PAGE_MAX = 1_000, 10_000
-JOBS_NAMED_MAX = 10_000
+PAGE_DEFAULT, PAGE_MAX, JOBS_NAMED_MAX = 1_000, 10_000, 10_000
 
 
 class PublicState(IntEnum):
@@ -126,14 +125,14 @@ class JobQueries:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._of_owner: dict[str, list[int]] = {}
-        self._seen = 0
+        self._seen = self._gone = 0
 
     # Visibility ---------------------------------------------------------------------------------------------------
 
     def serials(self, caller: Caller, owner: str = "") -> Ints:
         """Serials of the jobs that a caller may see, ascending, optionally of one owner."""
         if caller.is_admin and not owner:
-            return np.arange(self._scheduler.core.jobs.count)
+            return self._scheduler.core.jobs.ids.serials
         selected = owner or caller.name
         if selected != caller.name and not caller.is_admin:
             return np.zeros(0, dtype=np.int64)  # as if that owner had none: names do not leak
@@ -142,7 +141,7 @@ class JobQueries:
 
     def may_see(self, caller: Caller, job: int) -> bool:
         """Whether the caller is an admin or owns the job. A job lost with the journal has no owner: all may see it."""
-        return caller.is_admin or self._scheduler.core.jobs.specs[job].owner in (caller.name, "")
+        return caller.is_admin or self._scheduler.core.jobs.by_serial.specs[job].owner in (caller.name, "")
 
     def find(self, caller: Caller, text: str) -> int:
         """The serial of a job by number or name (admins: OWNER/NAME); raises NotFound if the caller may see none."""
@@ -155,7 +154,7 @@ class JobQueries:
                 job = self._scheduler.job_named(caller.name, name)
             elif caller.is_admin or owner == caller.name:
                 job = self._scheduler.job_named(owner, name)
-        if not 0 <= job < self._scheduler.core.jobs.count or not self.may_see(caller, job):
+        if self._scheduler.core.jobs.ids.row(job) < 0 or not self.may_see(caller, job):
             hint = " (admins name others' jobs OWNER/NAME)" if caller.is_admin and not _SERIAL.fullmatch(text) else ""
             raise NotFound(f"job must be the number or name of one of yours, got {shown(text)}{hint}")
         return job
@@ -177,32 +176,33 @@ class JobQueries:
         rows = self.serials(caller, owner)
         rows = rows[rows > after]
         if states is None:
-            rows = rows[~self._scheduler.core.view().is_over[rows]]
+            rows = rows[self._scheduler.core.jobs.by_serial.state[rows] <= ALIVE[-1]]
         elif len(states) < len(PublicState):
             rows = rows[np.isin(self._states(rows), list(states))]
         if number("ended_since_s", ended_since_s):
-            scheduler = self._scheduler
-            since_s = ended_since_s - scheduler.wall_s(0.0)
-            is_over = scheduler.core.jobs.state[rows] > ALIVE[-1]
-            rows = rows[~is_over | scheduler.history.ended_since(rows, since_s)]
+            since_s = ended_since_s - self._scheduler.wall_s(0.0)
+            is_over = self._scheduler.core.jobs.by_serial.state[rows] > ALIVE[-1]
+            rows = rows[~is_over | self._scheduler.history.ended_since(rows, since_s)]
         page = rows[:size].tolist()
         return JobPage(page, page[-1] if len(rows) > size else -1)
 
     def name(self, job: int) -> str:
         """The name of a job."""
-        return name_of(self._scheduler.core.jobs.specs[job].id)
+        return name_of(self._scheduler.core.jobs.by_serial.specs[job].id)
 
     def _follow(self) -> None:
-        specs = self._scheduler.core.jobs.specs
-        for job in range(self._seen, len(specs)):
-            self._of_owner.setdefault(specs[job].owner, []).append(job)
-        self._seen = len(specs)
+        jobs = self._scheduler.core.jobs
+        if (gone := jobs.ids.next_serial - jobs.count) != self._gone:  # jobs have left
+            self._of_owner, self._seen, self._gone = {}, 0, gone
+        for job, spec in zip(jobs.ids.serials[self._seen :].tolist(), jobs.specs[self._seen :], strict=True):
+            self._of_owner.setdefault(spec.owner, []).append(job)
+        self._seen = jobs.count
 
     # Status -------------------------------------------------------------------------------------------------------
 
     def _states(self, rows: Ints) -> Ints:
         """State of each job as a PublicState, (K,)."""
-        jobs = self._scheduler.core.jobs
+        jobs = self._scheduler.core.jobs.by_serial
         state = jobs.state[rows]
         leaving = (state <= JobState.GRANTED) & (jobs.stopping[rows] >= 0)
         found: Ints = np.where(leaving, PublicState.STOPPING, _PUBLIC[state])
@@ -212,8 +212,9 @@ class JobQueries:
         """The status of these jobs. Many take long: call it in pieces."""
         serials = np.asarray(rows, dtype=np.int64)
         core, now_s = self._scheduler.core, self._scheduler.now_s()
-        why = reasons(core, serials)
-        times = [column.tolist() for column in standing(core, serials, now_s)]
+        rows = core.jobs.ids.rows(serials)
+        why = {core.jobs.ids.serial(row): reason for row, reason in reasons(core, rows).items()}
+        times = [column.tolist() for column in standing(core, rows, now_s)]
         states = self._states(serials).tolist()
         return [
             self._status(job, PublicState(state), why.get(job), row)
@@ -222,7 +223,7 @@ class JobQueries:
 
     def check_requeue(self, rows: Sequence[int], *, force: bool) -> None:
         """Raises InvalidInput for jobs that have no lease to stop, or would start from scratch without `force`."""
-        jobs = self._scheduler.core.jobs
+        jobs = self._scheduler.core.jobs.by_serial
         for job in rows:
             where = f"job {job} ({self.name(job)})"
             if jobs.state[job] > ALIVE[-1]:
@@ -239,22 +240,23 @@ class JobQueries:
     def warnings(self, rows: Ints) -> dict[int, str]:
         """Warnings by serial: the job cannot run, or has a rate for a GPU type that the cluster lacks."""
         core = self._scheduler.core
-        found = {job: f"cannot run on this cluster as it is: {why}" for job, why in cannot_run(core, rows).items()}
+        never, ids = cannot_run(core, core.jobs.ids.rows(rows)), core.jobs.ids
+        found = {ids.serial(row): f"cannot run on this cluster as it is: {why}" for row, why in never.items()}
         known, here = set(core.pool.gpu_types), ", ".join(core.pool.gpu_types)
         for job in rows.tolist():
-            spec = core.jobs.specs[job]
+            spec = core.jobs.by_serial.specs[job]
             unknown = [name for name in (*spec.nodes, *spec.exclude) if name not in core.pool.node_row]
             if unknown and job not in found:
                 nodes = ", ".join(sorted(core.pool.node_ids)[:NAMES_SHOWN])
                 found[job] = f"no node has the name {', '.join(unknown[:NAMES_SHOWN])} now; the cluster has {nodes}"
-            strange = sorted(core.jobs.specs[job].rates_steps_per_s.keys() - known)
+            strange = sorted(core.jobs.by_serial.specs[job].rates_steps_per_s.keys() - known)
             if strange and job not in found:
                 found[job] = f"no node has GPUs of type {', '.join(strange)}; the cluster has {here}"
         return found
 
     def _status(self, job: int, state: PublicState, why: Reason | None, times: Sequence[float]) -> JobStatus:
         scheduler = self._scheduler
-        jobs, history, spec = scheduler.core.jobs, scheduler.history, scheduler.core.jobs.specs[job]
+        jobs, history, spec = scheduler.core.jobs.by_serial, scheduler.history, scheduler.core.jobs.by_serial.specs[job]
         gpu_type, nodes, rate = self.place(job)
         gpu_s, share, owed_s, received_s, urgency = times
         is_preemptible, evidence = non_preemptible.in_words(jobs, scheduler.core.settings, job)
@@ -309,12 +311,12 @@ class JobQueries:
 
     def _is_estimate(self, job: int) -> bool:
         """Whether its steps are estimated from time: it runs and has not reported any."""
-        lease = self._scheduler.leases.leases.get(int(self._scheduler.core.jobs.lease[job]))
+        lease = self._scheduler.leases.leases.get(int(self._scheduler.core.jobs.by_serial.lease[job]))
         return lease is not None and lease.is_started and is_by_time(lease)
 
     def _steps_done(self, job: int) -> float:
         """Steps done, as its nodes reported last; the core receives progress less often."""
-        jobs = self._scheduler.core.jobs
+        jobs = self._scheduler.core.jobs.by_serial
         lease = self._scheduler.leases.leases.get(int(jobs.lease[job]))
         reported = lease.steps_done if lease is not None and lease.wish is not Wish.KILL else 0.0
         return max(float(jobs.steps_done[job]), min(reported, float(jobs.steps_total[job])))
@@ -322,7 +324,7 @@ class JobQueries:
     def place(self, job: int) -> tuple[str, list[str], float]:
         """GPU type, nodes and steps/s (measured, else expected) of a job's lease; empty if it has none."""
         core = self._scheduler.core
-        jobs, pool, number = core.jobs, core.pool, int(core.jobs.lease[job])
+        jobs, pool, number = core.jobs.by_serial, core.pool, int(core.jobs.by_serial.lease[job])
         if number < 0:
             return "", [], 0.0
         kind = int(jobs.lease_type[job])
@@ -338,10 +340,11 @@ class JobQueries:
             return ""
         core, now_s = self._scheduler.core, self._scheduler.now_s()
         if why.kind is ReasonKind.BACKING_OFF:
-            when = f"in {max(core.jobs.retry_at_s[job] - now_s, 0.0):.0f} s"
-            return eligibility.pause_in_words(int(core.jobs.misses[job]), when, self._scheduler.history.detail(job))
+            when = f"in {max(core.jobs.by_serial.retry_at_s[job] - now_s, 0.0):.0f} s"
+            misses, last = int(core.jobs.by_serial.misses[job]), self._scheduler.history.detail(job)
+            return eligibility.pause_in_words(misses, when, last)
         if why.kind is ReasonKind.BEGINS_LATER:
-            begin_s = float(core.jobs.begin_at_s[job])
+            begin_s = float(core.jobs.by_serial.begin_at_s[job])
             date = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self._scheduler.wall_s(begin_s)))
             return eligibility.begin_in_words(f"at {date}, in {max(begin_s - now_s, 0.0):.0f} s")
         end_s = core.round_end_s

@@ -78,22 +78,28 @@ class LogQueries:
     def __init__(self, scheduler: Scheduler, jobs: JobQueries) -> None:
         self._scheduler, self._jobs = scheduler, jobs
 
-    def read(self, caller: Caller, query: LogSelection) -> AsyncIterator[LogChunk]:
-        """The lines that the query selects and the caller may read."""
-        return _Reading(self._scheduler, self._jobs, query, caller).chunks()
+    async def read(self, caller: Caller, query: LogSelection) -> AsyncIterator[LogChunk]:
+        """The lines that the query selects and the caller may read; of past jobs, those that nodes still keep."""
+        past = (await self._scheduler.past.among(caller, self._jobs, [query.job])).get(query.job)
+        reading = _Reading(self._scheduler, self._jobs, query, caller, past.job if past is not None else ALL_JOBS)
+        if past is not None:
+            yield LogChunk(notice=f"job {past.job} is in the archive: nodes keep the logs of past jobs for a time only")
+        async for chunk in reading.chunks():
+            yield chunk
 
 
 class _Reading:
     """One query."""
 
-    def __init__(self, scheduler: Scheduler, jobs: JobQueries, query: LogSelection, caller: Caller) -> None:
+    def __init__(self, scheduler: Scheduler, jobs: JobQueries, query: LogSelection, caller: Caller, past: int) -> None:
         require(-1 <= query.rank <= _RANK_MAX, "rank", f"in [-1, {_RANK_MAX}] (-1 = all)", query.rank)
         require(query.tail_lines <= _TAIL_MAX, "tail_lines", f"at most {_TAIL_MAX}", query.tail_lines)
         require(len(query.after) <= _AFTER_MAX, "after", f"at most {_AFTER_MAX} nodes", len(query.after))
         compile_pattern(query.pattern)
         self._core, self._nodes, self._jobs = scheduler.core, scheduler.logs, jobs
         self._query, self._caller = query, caller
-        self._job = jobs.find(caller, query.job) if query.job else ALL_JOBS
+        self._is_past = past != ALL_JOBS
+        self._job = past if self._is_past else jobs.find(caller, query.job) if query.job else ALL_JOBS
         self._readers: dict[str, _NodeReader] = {}
         self._chunk = _ChunkBuilder()
         self._tail_lines = query.tail_lines
@@ -217,29 +223,38 @@ class _Reading:
 
     def _is_over(self) -> bool:
         """Whether the job that is followed has ended, and all its leases."""
-        jobs = self._core.jobs
+        jobs = self._core.jobs.by_serial
+        if self._is_past or (self._job != ALL_JOBS and jobs.ids.row(self._job) < 0):
+            return True
         return self._job != ALL_JOBS and bool(jobs.state[self._job] > ALIVE[-1] and jobs.stopping[self._job] < 0)
 
     def _nodes_of_jobs(self) -> list[str]:
         """Nodes with a lease of the jobs, running or stopping."""
-        jobs, pool = self._core.jobs, self._core.pool
+        jobs, pool = self._core.jobs.by_serial, self._core.pool
+        if self._job != ALL_JOBS and jobs.ids.row(self._job) < 0:
+            return []
         if self._job != ALL_JOBS:
             held: Ints = np.concatenate([jobs.gpus_held(self._job), jobs.gpus_stopping(self._job)])
             gpus = held[held >= 0]
         else:
             gpus = np.flatnonzero(pool.job != NONE)
             if not self._caller.is_admin:
-                gpus = gpus[np.isin(pool.job[gpus], self._jobs.serials(self._caller))]
+                holders = self._core.jobs.ids.of_rows(pool.job[gpus])
+                gpus = gpus[np.isin(holders, self._jobs.serials(self._caller))]
         return [str(pool.node_ids[row]) for row in np.unique(pool.node_of[gpus]).tolist()]
+
+    def _may_read(self, job: int) -> bool:
+        """Whether the caller may see a job; of past jobs, only the one that was looked up."""
+        if self._core.jobs.ids.row(job) < 0:
+            return self._is_past and job == self._job
+        return self._jobs.may_see(self._caller, job)
 
     def _readable(self, piece: LogPiece) -> LogPiece:
         """Without lines of other jobs than those requested, and of jobs that the caller may not see."""
         rows = frozenset(
             row
             for row, origin in enumerate(piece.lines.origins)
-            if 0 <= origin.job < self._core.jobs.count
-            and self._job in (ALL_JOBS, origin.job)
-            and self._jobs.may_see(self._caller, origin.job)
+            if self._job in (ALL_JOBS, origin.job) and self._may_read(origin.job)
         )
         return replace(piece, lines=piece.lines.of_origins(rows))
 

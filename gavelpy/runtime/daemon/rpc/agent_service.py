@@ -133,7 +133,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
 
     def _orders(self, node: Node, sequence: int) -> agent_pb2.ConnectResponse:
         settings, leases = self._execution.settings, self._execution.leases
-        specs, finish_grace_s = self._scheduler.core.jobs.specs, self._scheduler.core.settings.finish_grace_s
+        specs, finish_grace_s = self._scheduler.core.jobs.by_serial.specs, self._scheduler.core.settings.finish_grace_s
         messages = []
         for order in leases.orders(node.node_id):
             start = order.start

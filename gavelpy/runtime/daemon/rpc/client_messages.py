@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
+from gavelpy.journal.archive_tables import PastJob
 from gavelpy.model.job import JobKind, JobSpec
 from gavelpy.runtime.daemon.queries.cluster import ClusterStatus, NodeStatus
 from gavelpy.runtime.daemon.queries.explain import JobExplanation, PlannedJob
 from gavelpy.runtime.daemon.queries.jobs import JobStatus, PublicState, after_in_words
 from gavelpy.runtime.daemon.queries.log_lines import LogOrigin
 from gavelpy.runtime.daemon.queries.logs import LogChunk
+from gavelpy.runtime.daemon.queries.past import described, history_lines, status_of
 from gavelpy.runtime.daemon.queries.usage import UsageReport
 from gavelpy.runtime.wire import client_pb2 as pb
 from gavelpy.runtime.wire import log_pb2, software_pb2
 
+PAST = "this job is in the archive: its shares and the place of its checkpoint are not kept"
 CODES = {state: pb.JobState.Value(f"JOB_STATE_{state.name}") for state in PublicState}
 STATES = {code: state for state, code in CODES.items()}
 
@@ -91,6 +94,19 @@ def cluster_message(status: ClusterStatus) -> pb.GetClusterResponse:
 def node_message(status: NodeStatus) -> pb.NodeStatus:
     """A node."""
     return pb.NodeStatus(**vars(status))
+
+
+def past_message(past: PastJob, epoch_s: float, *, shows_environment: bool) -> pb.GetJobResponse:
+    """A job of the archive in detail."""
+    return pb.GetJobResponse(
+        job=job_message(status_of(past)),
+        description=description_message(described(past, shows_environment=shows_environment)),
+        history=history_lines(past, epoch_s),
+        start_in_s=-1.0,
+        finish_in_s=-1.0,
+        preemption_gpu_s=-1.0,
+        notes=[PAST],
+    )
 
 
 def usage_message(found: UsageReport) -> pb.GetUsageResponse:

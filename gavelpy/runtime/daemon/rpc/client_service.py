@@ -19,9 +19,12 @@ import grpc.aio
 import numpy as np
 
 from gavelpy.errors import RemoteViolation
+from gavelpy.journal.archive_tables import PastJob
 from gavelpy.mechanism.eligibility import Hold
+from gavelpy.mechanism.events import NO_INTS
 from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.mechanism.windows import Window
+from gavelpy.model.arrays import Ints
 from gavelpy.runtime.daemon.engine.forecast import Forecaster
 from gavelpy.runtime.daemon.job_history import name_of
 from gavelpy.runtime.daemon.notifier import check_notify
@@ -31,6 +34,7 @@ from gavelpy.runtime.daemon.queries.explain import Explainer, submission_note
 from gavelpy.runtime.daemon.queries.fields import number, require, text
 from gavelpy.runtime.daemon.queries.jobs import PAGE_DEFAULT, JobQueries, PublicState, hold_note
 from gavelpy.runtime.daemon.queries.logs import LogQueries, LogSelection
+from gavelpy.runtime.daemon.queries.past import merged, status_of
 from gavelpy.runtime.daemon.queries.usage import usage
 from gavelpy.runtime.daemon.rpc.client_messages import (
     STATES,
@@ -40,6 +44,7 @@ from gavelpy.runtime.daemon.rpc.client_messages import (
     line_messages,
     log_message,
     node_message,
+    past_message,
     planned_message,
     usage_message,
 )
@@ -84,6 +89,7 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
         self._explainer = Explainer(scheduler, self._jobs, self._forecaster)
         self._events = EventQueries(scheduler, self._jobs)
         self._logs = LogQueries(scheduler, self._jobs)
+        self._past = scheduler.past
 
     async def close(self) -> None:
         """Ends forecasts that are running."""
@@ -124,7 +130,7 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
             return pb.SubmitJobsResponse(jobs=[planned_message(job) for job in planned])
         submitted = await self._scheduler.submit(specs, key, client.name)
         answer = pb.SubmitJobsResponse(repeated_submission=submitted.repeated)
-        known = self._scheduler.core.jobs.specs
+        known = self._scheduler.core.jobs.by_serial.specs
         last = submitted.first_job + submitted.count
         for first in range(submitted.first_job, last, _AT_ONCE):
             rows = np.arange(first, min(first + _AT_ONCE, last))
@@ -140,46 +146,48 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
         for code in request.states:
             require(code in STATES, "states", "states of jobs", code)
         states = set(PublicState) if request.all_states else {STATES[code] for code in request.states} or None
-        page = self._jobs.page(
-            caller(),
-            owner=text("owner", request.owner),
-            states=states,
-            after=request.after if request.HasField("after") else -1,
-            size=request.page_size or PAGE_DEFAULT,
-            ended_since_s=request.ended_since_s,
-        )
-        answer = pb.ListJobsResponse(next_after=page.next_after)
-        for first in range(0, len(page.jobs), _LISTED_AT_ONCE):
-            answer.jobs.extend(await self._messages(page.jobs[first : first + _LISTED_AT_ONCE]))
-        return answer
+        owner, since_s = text("owner", request.owner), request.ended_since_s
+        after, size = request.after if request.HasField("after") else -1, request.page_size or PAGE_DEFAULT
+        page = self._jobs.page(caller(), owner=owner, states=states, after=after, size=size, ended_since_s=since_s)
+        past = []
+        if states is not None:
+            past = await self._past.page(caller(), owner=owner, states=states, after=after, size=size, since_s=since_s)
+        chosen, next_after = merged(page, past, size)
+        return pb.ListJobsResponse(next_after=next_after, jobs=await self._messages(chosen))
 
     async def GetJob(self, request: pb.GetJobRequest, context: Context) -> pb.GetJobResponse:
         """Explains the state of one job; its owner and admins can request the values of its variables."""
-        job = self._jobs.find(caller(), request.job)
+        past = (await self._past.among(caller(), self._jobs, [request.job])).get(request.job)
+        job = past.job if past is not None else self._jobs.find(caller(), request.job)
         if request.environment:
             logger.info("environment shown", extra={"job_id": job, "user": caller().name})
+        if past is not None:
+            return past_message(past, self._scheduler.wall_s(0.0), shows_environment=request.environment)
         return explanation_message(await self._explainer.explain(job, shows_environment=request.environment))
 
     async def WaitJobs(self, request: pb.WaitJobsRequest, context: Context) -> pb.WaitJobsResponse:
         """Returns the jobs when all are over or the time limit is reached."""
-        jobs = self._jobs.named(caller(), request.jobs)
+        past, jobs = await self._named(request.jobs)
         wait_s = number("wait_s", request.wait_s)
         require(wait_s <= WAIT_S_MAX, "wait_s", f"at most {WAIT_S_MAX:g}", wait_s)
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + wait_s
         while True:
             version = self._scheduler.version
-            all_over = bool((self._scheduler.core.jobs.state[jobs] > ALIVE[-1]).all())
+            table = self._scheduler.core.jobs
+            here = jobs[table.ids.has(jobs)]
+            all_over = bool((table.by_serial.state[here] > ALIVE[-1]).all())
             left_s = ends_s - loop.time()
             if all_over or left_s <= 0:
-                return pb.WaitJobsResponse(jobs=await self._messages(jobs.tolist()), all_over=all_over)
+                found = [*past, *await self._messages(here.tolist())]
+                return pb.WaitJobsResponse(jobs=found, all_over=all_over)
             await self._scheduler.wait_changed(version, left_s)
 
     async def CancelJobs(self, request: pb.CancelJobsRequest, context: Context) -> pb.CancelJobsResponse:
         """Cancels jobs that are not over, and returns all when that is durable."""
-        jobs = self._jobs.named(caller(), request.jobs).tolist()
-        await self._scheduler.cancel(jobs)
-        return pb.CancelJobsResponse(jobs=await self._messages(jobs))
+        past, jobs = await self._named(request.jobs)
+        await self._scheduler.cancel(jobs.tolist())
+        return pb.CancelJobsResponse(jobs=[*past, *await self._messages(jobs.tolist())])
 
     async def ChangeJobs(self, request: pb.ChangeJobsRequest, context: Context) -> pb.ChangeJobsResponse:
         """Holds, releases or requeues jobs, or changes their class, and returns them when that is durable."""
@@ -187,16 +195,19 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
         require(request.change in _CHANGES, "change", "hold, release, requeue or priority", request.change)
         is_named = bool(request.priority) == (request.change == pb.JOB_CHANGE_PRIORITY)
         require(is_named, "priority", "given with the change priority, and only then", request.priority)
-        jobs = self._jobs.named(client, request.jobs).tolist()
+        past, numbers = await self._named(request.jobs)
+        jobs = numbers.tolist()
+        is_lasting = request.change in (pb.JOB_CHANGE_HOLD, pb.JOB_CHANGE_RELEASE)
+        require(is_lasting or not past, "jobs", "not over", ", ".join(job.name for job in past))
         if request.change == pb.JOB_CHANGE_HOLD:
-            specs = self._scheduler.core.jobs.specs
+            specs = self._scheduler.core.jobs.by_serial.specs
             others = [job for job in jobs if specs[job].owner != client.name] if not client.is_sole else []
             await self._scheduler.hold(jobs, by_admin=others)
         elif request.change == pb.JOB_CHANGE_REQUEUE:
             self._jobs.check_requeue(jobs, force=request.force)
             await self._scheduler.requeue(jobs)
         elif request.change == pb.JOB_CHANGE_PRIORITY:
-            over = [job for job in jobs if self._scheduler.core.jobs.state[job] > ALIVE[-1]]
+            over = [job for job in jobs if self._scheduler.core.jobs.by_serial.state[job] > ALIVE[-1]]
             require(not over, "jobs", "not over", ", ".join(map(self._jobs.name, over)))
             priority = text("priority", request.priority)
             await self._scheduler.change_priority(jobs, priority, by_admin=client.is_admin)
@@ -205,9 +216,9 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
             await self._scheduler.release(jobs, by_admin=client.is_admin)
         answer = pb.ChangeJobsResponse()
         for status in self._jobs.statuses(jobs):
-            is_hold = request.change in (pb.JOB_CHANGE_HOLD, pb.JOB_CHANGE_RELEASE)
-            note = hold_note(status) if is_hold else ""
-            answer.jobs.add(job=job_message(status), note=note)
+            answer.jobs.add(job=job_message(status), note=hold_note(status) if is_lasting else "")
+        for job in past:
+            answer.jobs.add(job=job, note="it is over: nothing changes")
         return answer
 
     async def ListNodes(self, request: pb.ListNodesRequest, context: Context) -> pb.ListNodesResponse:
@@ -282,7 +293,7 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
     async def GetUsage(self, request: pb.GetUsageRequest, context: Context) -> pb.GetUsageResponse:
         """GPU time of the caller's jobs, for admins of all jobs, by owner, entity and GPU type."""
         owner = text("owner", request.owner)
-        return usage_message(usage(self._scheduler, caller(), since_s=request.since_s, owner=owner))
+        return usage_message(await usage(self._scheduler, caller(), since_s=request.since_s, owner=owner))
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: Context) -> AsyncIterator[pb.ListEventsResponse]:
         """Events of the journal, with `follow` also new ones."""
@@ -315,7 +326,7 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
             raise RemoteViolation("job must be in the first message, got none")
         require(first.port <= PORT_MAX, "port", f"a number in [0, {PORT_MAX}]", first.port)
         job = self._jobs.find(caller(), first.job)
-        lease = self._scheduler.leases.leases.get(int(self._scheduler.core.jobs.lease[job]))
+        lease = self._scheduler.leases.leases.get(int(self._scheduler.core.jobs.by_serial.lease[job]))
         if lease is None or not lease.is_started:
             raise Refusal(grpc.StatusCode.FAILED_PRECONDITION, f"job {job} does not run now")
         node_id = next(iter(lease.parts))
@@ -327,25 +338,40 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
     async def _specs(self, described: Sequence[pb.JobDescription], owner: str) -> list[JobSpec]:
         specs: list[JobSpec] = []
         client, names = caller(), {job.name for job in described if job.name}
-        reader = JobReader(owner, names, lambda name: self._jobs.find(client, name))
+        after = {name.rpartition(":")[0] or name for job in described for name in job.after} - names
+        past = await self._past.among(client, self._jobs, sorted(after))
+        reader = JobReader(owner, names, lambda name: past[name].job if name in past else self._jobs.find(client, name))
         for row, job in enumerate(described):
             specs.append(reader.spec(f"jobs[{row}]", job))
+            self._past.check_after(specs[-1], {one.job: one for one in past.values()})
             check_notify(self._scheduler.config.notifications, specs[-1])
             await _give_way(row)
         return specs
 
     def _check_release(self, jobs: Sequence[int], client: Caller) -> None:
         """Raises Refusal if a user releases a job that an admin holds."""
-        held = [job for job in jobs if self._scheduler.core.jobs.hold[job] == Hold.ADMIN]
+        held = [job for job in jobs if self._scheduler.core.jobs.by_serial.hold[job] == Hold.ADMIN]
         if held and not client.is_admin:
             text = f"job {held[0]} ({self._jobs.name(held[0])}) is held by an admin, and only an admin can release it"
             raise Refusal(grpc.StatusCode.PERMISSION_DENIED, text)
 
-    async def _messages(self, rows: Sequence[int]) -> list[pb.Job]:
-        """Built in pieces, with a yield to the event loop after each."""
+    async def _named(self, names: Sequence[str]) -> tuple[list[pb.Job], Ints]:
+        """Jobs without duplicates, in order: messages of past ones, and the numbers of others. Raises NotFound."""
+        past = await self._past.among(caller(), self._jobs, names)
+        others = [name for name in names if name not in past]
+        here = self._jobs.named(caller(), others) if others or not past else NO_INTS
+        return await self._messages(list({job.job: job for job in past.values()}.values())), here
+
+    async def _messages(self, jobs: Sequence[int | PastJob]) -> list[pb.Job]:
+        """Built in pieces, with a yield to the event loop after each. Past jobs are as they were in the end."""
         found: list[pb.Job] = []
-        for first in range(0, len(rows), _LISTED_AT_ONCE):
-            found += map(job_message, self._jobs.statuses(rows[first : first + _LISTED_AT_ONCE]))
+        for first in range(0, len(jobs), _LISTED_AT_ONCE):
+            part = jobs[first : first + _LISTED_AT_ONCE]
+            here = np.array([job for job in part if isinstance(job, int)], dtype=np.int64)
+            here = here[self._scheduler.core.jobs.ids.has(here)]  # others have left meanwhile
+            status = {one.job: one for one in self._jobs.statuses(here)}
+            status |= {job.job: status_of(job) for job in part if isinstance(job, PastJob)}
+            found += [job_message(status[job]) for job in sorted(status)] if status else []
             await asyncio.sleep(0)
         return found
 
