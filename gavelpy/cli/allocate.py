@@ -112,9 +112,12 @@ def _warn(answer: Allocation) -> None:
     if held.any():
         names = ", ".join(problem.job_ids[row] for row in held.nonzero()[0].tolist()[:5])
         more = f" and {held.sum() - 5} more" if held.sum() > 5 else ""
-        notify(
-            f"note: no scheduler can deliver the share of {names}{more}: too few GPUs of one type (see --whole-gangs)"
-        )
+        lack = _too_few(problem)
+        notify(f"note: no scheduler can deliver the share of {names}{more}: {lack} of one type (see --whole-gangs)")
+
+
+def _too_few(problem: AllocationProblem) -> str:
+    return "too few GPUs" if len(problem.resources) == 1 else f"too few GPUs or {' or '.join(problem.resources[1:])}"
 
 
 def _show(answer: Allocation, stuck: dict[str, str], why: Sequence[str]) -> None:
@@ -129,20 +132,32 @@ def _show(answer: Allocation, stuck: dict[str, str], why: Sequence[str]) -> None
     if why or stuck:
         table.add_column("why" if why else "why not")
     rates = answer.rate_steps_per_s
-    for members, share in zip(problem.configuration_members(), answer.share, strict=True):
+    listed: set[int] = set()
+    configurations = [*enumerate(problem.configuration_members())]
+    if problem.has_sizes:  # the sizes of a job below each other
+        configurations.sort(key=lambda each: (len(each[1]) > 1, each[1] if len(each[1]) == 1 else (), each[0]))
+    for row, members in configurations:
+        share = answer.share[row]
         ids = [problem.job_ids[job] for job in members]
-        alone = len(members) == 1
+        alone = len(members) == 1 and members[0] not in listed  # the first size of a job has its rate
         if not alone and not (share > 0).any():
             continue
+        listed.update(members[:1] if alone else ())
         speed = f"{rates[members[0]]:,.4g}" if alone else ""
         reason = (why[members[0]] if why else stuck.get(ids[0], "")) if alone else ""
         table.add_row(
-            printable(" with ".join(ids)),
+            printable(" with ".join(ids) + (_size(problem, row) if problem.has_sizes else "")),
             *(f"{100 * x:.1f} %" if x > 0 else "·" for x in share),
             speed,
             *([printable(reason)] if why or stuck else []),
         )
     console().print(table)
+
+
+def _size(problem: AllocationProblem, row: int) -> str:
+    """The size of a configuration, as in `a on 4 (dp4)`."""
+    plan = f" ({problem.plan[row]})" if problem.plan and problem.plan[row] else ""
+    return f" on {problem.gpus_occupied[row]:g}{plan}"
 
 
 def _show_marginal_values(answer: Allocation, goal: Goal, *, blind: bool) -> None:
@@ -154,9 +169,11 @@ def _show_marginal_values(answer: Allocation, goal: Goal, *, blind: bool) -> Non
     if not sentences:
         out.print("Shadow prices: none, as the policy optimises nothing.")
     else:
-        priced = zip(answer.problem.gpu_types, answer.shadow_prices.tolist(), strict=True)
-        listed = ", ".join(f"{gpu_type} {price:.4g}" for gpu_type, price in priced)
-        out.print(printable(f"Shadow prices (objective gained by one more GPU): {listed}."))
+        for resource, prices in zip(answer.problem.resources, answer.resource_prices.T.tolist(), strict=True):
+            priced = zip(answer.problem.gpu_types, prices, strict=True)
+            listed = ", ".join(f"{gpu_type} {price:.4g}" for gpu_type, price in priced)
+            unit = "GPU" if resource == "gpu" else resource
+            out.print(printable(f"Shadow prices (objective gained by one more {unit}): {listed}."))
         prefix = "With the rates that the blind policy assumes, " if blind else ""
         for sentence in sentences:
             whole = prefix + sentence

@@ -8,6 +8,7 @@ lost, or rejoins without them.
 from __future__ import annotations
 
 import math
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -36,6 +37,8 @@ NONE = -1
 _FIRST_ROWS = 64
 _INTS = ("gpus", "type_now", "lease", "preemptions", "migrations")
 NO_GPUS = np.uint64(0)
+_FEW_GPUS = 8  # for which Python is faster than numpy
+_WORD = 2**64 - 1
 _FLOATS = ("arrival_s", "first_start_s", "finish_s", "cancelled_s", "start_s", "gpu_s", "owed_since_s")
 
 
@@ -310,10 +313,20 @@ def gpu_set(gpus: Ints, offsets: Ints) -> npt.NDArray[np.uint64]:
 
     Two different sets have the same hash with probability 2^-64. The mix is that of SplitMix64 (Steele et al., 2014).
     """
+    if len(offsets) == 2 and len(gpus) <= _FEW_GPUS:  # one lease, the usual case within a round
+        return np.array([sum(map(_mixed, gpus.tolist())) & _WORD], dtype=np.uint64)
     mixed = (gpus.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.add.reduceat(mixed ^ (mixed >> np.uint64(31)), offsets[:-1])
+
+
+@cache
+def _mixed(gpu: int) -> int:
+    mixed = ((gpu + 1) * 0x9E3779B97F4A7C15) & _WORD
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _WORD
+    return mixed ^ (mixed >> 31)
 
 
 class Sharing:

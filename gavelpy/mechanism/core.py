@@ -290,7 +290,7 @@ class SchedulerCore:
     def _fill(self) -> list[Command]:
         """Grants free GPUs to waiting jobs, up to the end of the round."""
         jobs, is_ranked = self.jobs, bool(self.settings.priorities) and priority_classes.is_ranked(self.settings)
-        free = int(self.pool.free_counts.max(initial=0))  # of the type with most
+        free = max(self.pool.free_counts.tolist(), default=0)  # of the type with most
         if free or is_ranked:
             self.settle()
             rows = jobs.active if is_ranked else jobs.active[jobs.lease[jobs.active] < 0]

@@ -65,7 +65,7 @@ def can_run_somewhere(jobs: JobTable, pool: GpuPool, row: int) -> bool:
     """Whether one job could run on any type; cheaper than `can_run` for a single job."""
     if not pool.shares_checkpoints or jobs.limited or (pool.any_lacking and jobs.featured) or pool.is_divided:
         return bool(can_run(jobs, pool, np.array([row])).any())
-    return bool(((jobs.rate[row] > 0) & (pool.counts >= jobs.gpus[row])).any())
+    return bool(np.count_nonzero((jobs.rate[row] > 0) & (pool.counts >= jobs.gpus[row])))
 
 
 class Domains:

@@ -114,7 +114,7 @@ class LeaseBook:
         jobs, pool, revoked = self.jobs, self.pool, self.jobs.lease[leaving]
         if not len(leaving) and not len(chosen.jobs):
             return revoked, revoked, _NO_OFFSETS, revoked
-        taken = [jobs.gpus_held(row).copy() for row in leaving.tolist()] if jobs.rank[leaving].any() else []
+        taken = [jobs.gpus_held(row).copy() for row in leaving.tolist()] if np.count_nonzero(jobs.rank[leaving]) else []
         self.revoke(leaving, now_s)
         rows, domains, partner = chosen
         offsets, gpus = self._placed(chosen, sets)
@@ -172,7 +172,7 @@ class LeaseBook:
         rows, domains, _ = chosen
         free = pool.usable & (pool.job == NONE)
         avoid: dict[int, list[int]] = {}
-        if jobs.loss_nodes or (jobs.avoid[rows] >= 0).any():
+        if jobs.loss_nodes or np.count_nonzero(jobs.avoid[rows] >= 0):
             avoid = {
                 k: nodes for k, row in enumerate(rows.tolist()) if (nodes := eligibility.nodes_to_avoid(jobs, row))
             }

@@ -310,7 +310,7 @@ def may_fill(jobs: JobTable, settings: MechanismSettings, waiting: Ints, free: i
     fits = jobs.gpus[waiting] <= free
     if not settings.fill_leftover and not jobs.pairs.count:
         fits &= (jobs.target[waiting] > 0).any(axis=1)
-    return bool(fits.any())
+    return bool(np.count_nonzero(fits))
 
 
 def protected_leases(leases: LeaseBook, settings: MechanismSettings, now_s: float, fixed: Ints) -> Chosen:

@@ -102,7 +102,7 @@ def announced(jobs: JobTable, event: TotalAnnounced) -> bool:
 def grow(jobs: JobTable, rows: Ints, steps: Floats) -> None:
     """Assumes that jobs of unknown length, which have done more than half of what was assumed, are half done."""
     is_open = jobs.total_by[rows] == OPEN
-    if is_open.any():
+    if np.count_nonzero(is_open):
         np.maximum.at(jobs.steps_total, rows[is_open], 2 * steps[is_open])
 
 
@@ -153,7 +153,7 @@ def ended(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float, se
     is_failure = event.outcome in (Outcome.FAILED, Outcome.UNRUNNABLE)
     on_time = rows if is_failure or not len(late) else np.setdiff1d(rows, late)
     any_paused = bool(settings.retry_s) and _missed(jobs, leases.pool, on_time, current, event, settings, now_s)
-    if was_stopping.any():
+    if np.count_nonzero(was_stopping):
         jobs.stopped(event.jobs[was_stopping])
     is_over = failures.book(jobs, rows, event, settings) if is_failure else jobs.failures[rows] > settings.failures_max
     if event.outcome is not Outcome.FINISHED and not is_failure and jobs.any_timed:
@@ -171,7 +171,7 @@ def ended(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float, se
     jobs.change(over, JobFact.FINISHED if event.outcome is Outcome.FINISHED else JobFact.GIVEN_UP)
     return Ended(
         any_free=bool(len(current) or killed),
-        any_stopped=bool((alive & was_stopping).any() or len(late)),
+        any_stopped=bool(np.count_nonzero(alive & was_stopping) or len(late)),
         any_gone=bool(len(over)),
         any_paused=any_paused,
         orphaned=killed,
@@ -218,7 +218,7 @@ def _save(jobs: JobTable, pool: GpuPool, rows: Ints, leases: Ints, steps_done: F
     grow(jobs, rows, steps_done)
     steps_done = np.minimum(steps_done, jobs.steps_total[rows])
     further = steps_done > jobs.steps_saved[rows]
-    if not further.any():
+    if not np.count_nonzero(further):
         return
     rows, leases, steps_done = rows[further], leases[further], steps_done[further]
     jobs.steps_saved[rows] = steps_done

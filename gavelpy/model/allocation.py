@@ -152,14 +152,17 @@ class Allocation:
         """The document that `gavel allocate -o json` prints (docs/cli.md)."""
         p = self.problem
         types, ids = p.gpu_types, p.job_ids
-        labels = [",".join(ids[j] for j in members) for members in p.configuration_members()]
+        shares = self._shares_of_jobs() | {
+            ",".join(ids[j] for j in members): dict(zip(types, map(float, row), strict=True))
+            for members, row in zip(p.configuration_members(), self.share, strict=True)
+            if len(members) > 1 or not p.has_sizes
+        }
         c = self.certificate
         values = {t: (None if np.isnan(x) else float(x)) for t, x in zip(types, self.shadow_prices, strict=True)}
         return {
             "policy": policy,
-            "shares": {
-                k: dict(zip(types, map(float, row), strict=True)) for k, row in zip(labels, self.share, strict=True)
-            },
+            "shares": shares,
+            **self._more_json(),
             "rates_steps_per_s": dict(zip(ids, map(float, self.rate_steps_per_s), strict=True)),
             "marginal_values": values,
             "prices": values,  # the older key
@@ -173,3 +176,40 @@ class Allocation:
                 "warning": c.warning,
             },
         }
+
+    def _shares_of_jobs(self) -> dict[str, dict[str, float]]:
+        """Shares of each job alone, over all its sizes; empty if no job has several."""
+        p = self.problem
+        if not p.has_sizes:
+            return {}
+        alone = p.member_count[p.member_configuration] == 1
+        total = np.zeros((p.job_count, len(p.gpu_types)))
+        np.add.at(total, p.member_job[alone], self.share[p.member_configuration[alone]])
+        return {
+            job: dict(zip(p.gpu_types, row, strict=True)) for job, row in zip(p.job_ids, total.tolist(), strict=True)
+        }
+
+    def _more_json(self) -> dict[str, Any]:
+        """Shares by size if some job has several; prices of all resources if there are several."""
+        p = self.problem
+        more: dict[str, Any] = {}
+        if p.has_sizes:
+            sizes: dict[str, list[dict[str, Any]]] = {job: [] for job in p.job_ids}
+            for members, row, gpus, c in zip(
+                p.configuration_members(),
+                self.share.tolist(),
+                p.gpus_occupied.tolist(),
+                range(len(p.demand)),
+                strict=True,
+            ):
+                if len(members) == 1:
+                    shares = dict(zip(p.gpu_types, row, strict=True))
+                    plan = p.plan[c] if p.plan else ""
+                    sizes[p.job_ids[members[0]]].append({"gpus": gpus, "plan": plan, "shares": shares})
+            more["sizes"] = sizes
+        if len(p.resources) > 1:
+            more["resource_prices"] = {
+                gpu_type: {name: None if np.isnan(x) else x for name, x in zip(p.resources, row, strict=True)}
+                for gpu_type, row in zip(p.gpu_types, self.resource_prices.tolist(), strict=True)
+            }
+        return more

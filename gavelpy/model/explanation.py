@@ -20,7 +20,7 @@ import numpy as np
 from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Bools, Floats, Ints
-from gavelpy.model.problem import AllocationProblem
+from gavelpy.model.problem import THOUSANDTHS, AllocationProblem
 
 NEAR = 1e-6  # relative: tolerance for equal rates and full GPU types
 
@@ -90,8 +90,13 @@ class Explanation:
 
     def _priced(self, job: int) -> list[str]:
         """Names of the types, with their shadow prices if positive."""
-        prices = self.allocation.shadow_prices[self.gpu_types[job]].tolist()
-        named = zip(self._names(job), prices, strict=True)
+        p, prices = self.allocation.problem, self.allocation.resource_prices
+        full = _full(self.allocation)
+        named = [
+            (p.gpu_types[t] if r == 0 else f"{p.resources[r]} of {p.gpu_types[t]}", prices[t, r])
+            for t in np.flatnonzero(self.gpu_types[job]).tolist()
+            for r in np.flatnonzero(full[t]).tolist()
+        ]
         return [f"{name} (shadow price {price:.3g})" if price > 0 else name for name, price in named]
 
     def _idle(self, job: int) -> list[str]:
@@ -112,11 +117,11 @@ def explanation(allocation: Allocation) -> Explanation:
     policy, pass `allocation.evaluated_on(true problem)`; otherwise rates are those that the policy assumed.
     """
     problem, rates = allocation.problem, allocation.rate_steps_per_s
-    time, gpus = allocation.job_share, problem.gpu_counts
+    time = allocation.job_share
     alone = _rate_alone(allocation)
     best = alone.max(axis=1, initial=0.0)
     floors = allocation.rate_floor_steps_per_s if len(allocation.rate_floor_steps_per_s) else np.zeros(len(best))
-    full = problem.gpus_occupied @ allocation.share >= gpus * (1 - NEAR)
+    full = _full(allocation).any(axis=1)
     all_time = time.sum(axis=1) >= 1 - NEAR
     slowest = np.where(all_time, _slowest_in_use(allocation), 0.0)
     better = alone > slowest[:, None] * (1 + NEAR)  # types on which more time would raise the rate
@@ -131,12 +136,27 @@ def explanation(allocation: Allocation) -> Explanation:
     return Explanation(allocation, limit.astype(np.int64), concerned)
 
 
+def _full(allocation: Allocation) -> Bools:
+    """Whether each resource of each type is used up, (T, R); of resources that a type does not have, only GPUs are."""
+    p = allocation.problem
+    amount = p.row_capacity.reshape(len(p.resources), -1)
+    full = p.used(allocation.share).reshape(amount.shape) >= amount * (1 - NEAR)
+    full[1:] &= amount[1:] > 0
+    return np.asarray(full.T)
+
+
 def why_stuck(problem: AllocationProblem, job: int) -> str:
     """Why the job in that row cannot run on this cluster; for jobs that cannot run and for oversized gangs."""
     gpus, usable = problem.gpus_asked[job], problem.rate_alone_steps_per_s[job] > 0
     if not usable.any():
         return "runs on none of the cluster's GPU types"
     most = problem.gpu_counts[usable].max()
+    lone = problem.member_configuration[(problem.member_job == job)][:1]
+    for name, need, amount in zip(
+        problem.resources[1:], problem.occupied[lone[0], 1:], problem.capacity.T[1:], strict=True
+    ):
+        if gpus <= most and need > (highest := amount[usable].max() / THOUSANDTHS):
+            return f"needs {need:g} of {name}; the types on which it runs have at most {highest:g}"
     return f"needs {gpus:g} GPUs of one type; the types on which it runs have at most {most:g}"
 
 
@@ -204,13 +224,15 @@ class Goal:
         object.__setattr__(self, "transform", _transform(self.transform))
 
 
-def relative_gain(allocation: Allocation, goal: Goal) -> Floats:
+def relative_gain(allocation: Allocation, goal: Goal, resource: int = 0) -> Floats:
     """Upper bound on the relative improvement of `goal` by one more GPU of each type, (T,): 0.018 is 1.8 %.
+
+    Or by one more of another resource, by its number.
 
     With shadow price p and objective f: p / f; for a reciprocal p / (f + p), since 1 / f falls to 1 / (f + p); for a
     logarithm exp(p / Σ weights) - 1. NaN if nothing is optimised; infinite if the objective is 0 and p > 0.
     """
-    objective, prices = allocation.certificate.objective, allocation.shadow_prices
+    objective, prices = allocation.certificate.objective, allocation.resource_prices[:, resource]
     if goal.transform is Transform.LOGARITHM:
         weights = float(allocation.problem.weight[allocation.problem.can_run].sum())
         return np.expm1(prices / (weights if weights > 0 else 1.0))
@@ -220,9 +242,9 @@ def relative_gain(allocation: Allocation, goal: Goal) -> Floats:
 
 
 def marginal_value_sentences(allocation: Allocation, goal: Goal | None = None) -> list[str]:
-    """For each GPU type a sentence on the gain from one more GPU; empty if nothing is optimised.
+    """For each GPU type and resource a sentence on the gain from one more; empty if nothing is optimised.
 
-    >>> from gavelpy.model.problem import AllocationProblem
+    >>> from gavelpy.model.problem import THOUSANDTHS, AllocationProblem
     >>> from gavelpy.policies.max_min_fairness import MaxMinFairness
     >>> p = AllocationProblem.of(["a", "b", "c"], ["v100", "k80"], [1, 1], [[4.0, 1.0], [3.0, 2.0], [1.0, 1.0]])
     >>> for sentence in marginal_value_sentences(MaxMinFairness().allocate(p), MaxMinFairness.optimises):
@@ -231,9 +253,13 @@ def marginal_value_sentences(allocation: Allocation, goal: Goal | None = None) -
     one more k80 raises the worst job's share by up to 40 %
     """
     goal = Goal() if goal is None else goal
-    gains = zip(allocation.problem.gpu_types, relative_gain(allocation, goal).tolist(), strict=True)
-    priced = zip(gains, allocation.shadow_prices.tolist(), strict=True)
-    return [_sentence(gpu_type, gain, price, goal) for (gpu_type, gain), price in priced if not np.isnan(price)]
+    sentences = []
+    for r, resource in enumerate(allocation.problem.resources):
+        gains, prices = relative_gain(allocation, goal, r).tolist(), allocation.resource_prices[:, r].tolist()
+        for gpu_type, gain, price in zip(allocation.problem.gpu_types, gains, prices, strict=True):
+            if not np.isnan(price):
+                sentences.append(_sentence(f"{resource} of {gpu_type}" if r else gpu_type, gain, price, goal))
+    return sentences
 
 
 def _sentence(gpu_type: str, gain: float, price: float, goal: Goal) -> str:

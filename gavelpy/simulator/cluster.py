@@ -351,7 +351,7 @@ class VirtualCluster:
         self.start_s[rows] = self.began_s[rows] = self.counted_s[rows] = self.finish_s[rows] = math.inf
         self.is_watched[rows] = False
         self._is_leased[rows] = False
-        if (partners != NONE).any():
+        if np.count_nonzero(partners != NONE):
             self._separate(rows[partners != NONE], partners[partners != NONE], now_s)
 
     def _separate(self, rows: Ints, partners: Ints, now_s: float) -> None:

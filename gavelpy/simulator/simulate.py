@@ -283,7 +283,7 @@ class Stall:
         """Counts an event."""
         if not isinstance(event, ProgressReported | LeaseEnded):
             return
-        if (event.steps_done > self.steps[event.jobs]).any():
+        if np.count_nonzero(event.steps_done > self.steps[event.jobs]):
             self.steps[event.jobs] = np.maximum(event.steps_done, self.steps[event.jobs])
             if self.lost:
                 self.lost_turns[:] = self.lost = 0

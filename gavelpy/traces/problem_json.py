@@ -18,6 +18,7 @@ from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import GPUS_MAX
 from gavelpy.model.problem import AllocationProblem, Entity, EntityPolicy
 from gavelpy.traces.fields import JsonText, parse_json, read_text
+from gavelpy.traces.problem_resources import SizeEntry, with_resources, with_sizes
 
 
 class JobEntry(msgspec.Struct, forbid_unknown_fields=True):
@@ -34,6 +35,9 @@ class JobEntry(msgspec.Struct, forbid_unknown_fields=True):
     entity: str | None = None
     isolated_s: float = 0.0
     attained_gpu_s: float = 0.0
+    demand: dict[str, Any] = {}  # of resources next to GPUs; checked in problem_resources.py
+    demand_per_gpu: dict[str, Any] = {}
+    sizes: list[SizeEntry] = []
 
 
 class PairEntry(msgspec.Struct, forbid_unknown_fields=True):
@@ -58,6 +62,7 @@ class ProblemFile(msgspec.Struct, forbid_unknown_fields=True):
     cluster: dict[str, Any]  # whole numbers; Cluster.of checks them, so that errors name the GPU type
     jobs: list[JobEntry]
     prices_usd_per_gpu_h: dict[str, Any] = {}
+    resources: dict[str, dict[str, Any]] = {}  # by name, then by GPU type
     pairs: list[PairEntry] = []
     entities: list[EntityEntry] = []
 
@@ -66,6 +71,7 @@ class ProblemFile(msgspec.Struct, forbid_unknown_fields=True):
 ENTRIES: dict[str | int, type[msgspec.Struct]] = {
     "": ProblemFile,
     "jobs": JobEntry,
+    "sizes": SizeEntry,
     "pairs": PairEntry,
     "entities": EntityEntry,
 }
@@ -110,6 +116,7 @@ def parse_problem(text: str, file: str = "") -> AllocationProblem:
         numbers={name: [_number(job, name) for job in jobs] for name in NUMBERS},
     )
     problem = build_problem(columns, cluster, entities, error_of)
+    problem = with_sizes(document, jobs, with_resources(document, content.resources, jobs, problem))
     return _with_pairs(document, content, problem) if content.pairs else problem
 
 
@@ -183,7 +190,8 @@ def _typed(document: JsonText) -> ProblemFile:
         message, _, place = str(error).partition(" - at `")
         path = [name or int(index) for name, index in _PATH_STEP.findall(place.rstrip("`").removeprefix("$"))]
         if unknown := _UNKNOWN_FIELD.fullmatch(message):
-            known = ", ".join(ENTRIES[path[0] if path else ""].__struct_fields__)
+            entry = next((step for step in reversed(path) if step in ENTRIES), "")
+            known = ", ".join(ENTRIES[entry].__struct_fields__)
             raise document.error(path, f"an object with no fields but {known}", unknown[1]) from error
         value = document.at(path)
         found = list(value) if value and isinstance(value, dict) else value

@@ -235,3 +235,29 @@ def test_what_the_policy_does_not_use_is_named(gavel: Gavel) -> None:
     assert by_queue.json["not_used"] == ["weight", "deadline_s"]
     assert "note: fifo does not use weights, deadlines: they change nothing" in " ".join(by_queue.err.split())
     assert by_weight.json["not_used"] == ["deadline_s"]
+
+
+def test_sizes_and_resources_are_in_the_answer(gavel: Gavel) -> None:
+    problem = gavel.problem(
+        cluster={"v100": 4},
+        resources={"cpu": {"v100": 10}},
+        jobs=[
+            {"id": "a", "rates_steps_per_s": {"v100": 4.0}, "demand_per_gpu": {"cpu": 2},
+             "sizes": [{"gpus": 2, "efficiency": 0.9, "plan": "dp2", "demand": {"cpu": 1}}]},
+            {"id": "b", "rates_steps_per_s": {"v100": 4.0}, "demand": {"cpu": 10}},
+        ],
+    )  # fmt: skip
+
+    answer = gavel("allocate", problem, "--policy", "max_min_fairness", "-o", "json").json
+    table = gavel("allocate", problem, "--policy", "max_min_fairness", "--explain")
+    refused = gavel("allocate", problem, "--policy", "gandiva")
+
+    assert [size["gpus"] for size in answer["sizes"]["a"]] == [1.0, 2.0]
+    assert sum(size["shares"]["v100"] for size in answer["sizes"]["a"]) == pytest.approx(answer["shares"]["a"]["v100"])
+    assert answer["resource_prices"]["v100"]["gpu"] == 0.0
+    assert answer["resource_prices"]["v100"]["cpu"] > 0
+    assert "a on 2 (dp2)" in table.out
+    assert "cpu of v100" in " ".join(table.out.split())
+    assert "one more cpu of v100 raises" in " ".join(table.out.lower().split())
+    assert refused.code == 2
+    assert "policy 'gandiva' does not use sizes" in refused.err

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 
-from gavelpy.journal.history import History
+from gavelpy.journal.history import History, gpu_set
 from gavelpy.mechanism.events import (
     AllocationSolved,
     JobCancelled,
@@ -176,6 +177,19 @@ def test_a_gang_moves_when_one_of_its_gpus_changes() -> None:
     history.apply(started(2, 0, 2), 40.0)
 
     assert (same_set, history.migrations[0]) == (0, 1)
+
+
+def test_a_set_of_gpus_has_the_same_hash_alone_and_among_others() -> None:
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(1, 17, 200)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    gpus = np.concatenate([rng.choice(10_000, size, replace=False) for size in sizes.tolist()])
+
+    together = gpu_set(gpus, offsets)
+    alone = [gpu_set(gpus[a:b][::-1], np.array([0, b - a])) for a, b in pairwise(offsets.tolist())]
+
+    assert together.tolist() == np.concatenate(alone).tolist()
+    assert together.dtype == alone[0].dtype
 
 
 def test_prices_solves_and_wakeups_are_counted() -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from benchmarks.problems import Mix, draw
 from gavelpy.solve.finish_time_search import Curves, Rising
-from gavelpy.solve.prices import highest_level, newton
+from gavelpy.solve.prices import highest_level, newton, numpy_kernels
 from gavelpy.solve.prices.newton import Dual, Point, near, roughly
-from gavelpy.solve.prices.table import Fixed, Proportional, Table, jobs_of
+from gavelpy.solve.prices.table import Fixed, Proportional, Table, compiled, jobs_of
 
 
 def dual_of(seed: int) -> tuple[Dual, Point]:
@@ -41,9 +41,8 @@ def both(seed: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Point, Point]:
     dual, start = dual_of(seed)
     by_numpy = roughly(dual, start)
     with monkeypatch.context() as patch:
-        patch.setattr(newton, "NUMPY_ROWS_MAX", 0)
         patch.setattr(newton, "_IDLE_OF_MANY", newton._IDLE)
-        return by_numpy, roughly(dual, start)
+        return by_numpy, roughly(replace(dual, loops=compiled), start)
 
 
 def assert_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,9 +59,8 @@ def test_compiled_steps_end_at_the_prices_of_numpy(load: float, types: int, monk
     dual, start = Dual(replace(table, gain=table.rate), Fixed(np.zeros(600))), Point(np.full(types, 0.1), 0.0)
     monkeypatch.setattr(newton, "_IDLE_OF_MANY", newton._IDLE)
     by_numba = near(dual, start)
-    monkeypatch.setattr(newton, "NUMPY_ROWS_MAX", 1000)
 
-    by_numpy = near(dual, start)
+    by_numpy = near(replace(dual, loops=lambda _: numpy_kernels), start)
 
     assert by_numba.price == pytest.approx(by_numpy.price, rel=1e-9)
     assert by_numba.excess == pytest.approx(by_numpy.excess, rel=1e-6)

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from gavelpy.errors import InvalidInput
-from gavelpy.runtime.agent.gpus import parse_gpus
+from gavelpy.runtime.agent.gpus import NVIDIA, VARIABLES, parse_gpus
 from gavelpy.runtime.agent.leases.containment import JobLimits
 from gavelpy.runtime.agent.leases.images import check_rules
 from gavelpy.runtime.security.exposure import is_loopback
@@ -55,6 +55,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     scheduler: str = "127.0.0.1:7077"
     node_id: str = msgspec.field(default_factory=socket.gethostname)
     gpus: str = ""  # v100:4; empty = detect by NVIDIA's driver
+    vendor: str = NVIDIA  # of the GPUs: nvidia or amd
     checkpoint_directory: str = ""  # shared with the other nodes; empty = below the state directory, not shared
     address: str = ""  # at which other nodes reach this one; empty = that of the interface to the scheduler
     peer_port: int = 0  # at which other agents reach this one; 0 = any, the same after a restart if it is free
@@ -89,6 +90,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise InvalidInput(f"node_id must be {NAME_ALLOWED}, got {self.node_id[:80]!r}")
         if self.gpus:
             parse_gpus(self.gpus)
+        if self.vendor not in VARIABLES:
+            raise InvalidInput(f"vendor must be one of {', '.join(VARIABLES)}, got {self.vendor[:80]!r}")
         if not self.state_directory:
             raise InvalidInput("state_directory must be a path, for example /var/lib/gavel-node, got ''")
         if self.private_tmp:

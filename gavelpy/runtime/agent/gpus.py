@@ -10,6 +10,8 @@ from typing import Final
 from gavelpy.errors import InvalidInput
 
 GPUS_MAX: Final = 1024
+NVIDIA, AMD = "nvidia", "amd"
+VARIABLES: Final = {NVIDIA: "CUDA_VISIBLE_DEVICES", AMD: "HIP_VISIBLE_DEVICES"}  # by vendor
 _PATTERN = re.compile(r"([a-z0-9][a-z0-9._-]{0,62}):(\d{1,4})")
 _VENDOR_WORDS: Final = frozenset({"nvidia", "tesla", "geforce", "quadro"})
 
@@ -19,7 +21,12 @@ class Gpus:
     """The GPUs of a node, all of one type."""
 
     gpu_type: str
-    devices: tuple[str, ...]  # names of GPU 0, 1, ... for CUDA_VISIBLE_DEVICES
+    devices: tuple[str, ...]  # names of GPU 0, 1, ... for CUDA_VISIBLE_DEVICES: numbers, or UUIDs of GPUs or MIG slices
+    vendor: str = NVIDIA
+
+    def variables(self, visible: Sequence[str]) -> dict[str, str]:
+        """The variables that limit a process to these devices. HIP reads both; the other tools of AMD only its own."""
+        return dict.fromkeys(("CUDA_VISIBLE_DEVICES", VARIABLES[self.vendor]), ",".join(visible))
 
 
 def parse_gpus(text: str) -> Gpus:
@@ -32,19 +39,20 @@ def parse_gpus(text: str) -> Gpus:
     return Gpus(match[1], tuple(str(index) for index in range(int(match[2]))))
 
 
-def find_gpus(option: str, environment: Mapping[str, str]) -> Gpus:
+def find_gpus(option: str, environment: Mapping[str, str], vendor: str = NVIDIA) -> Gpus:
     """The GPUs that `option` (`--gpus`) names, else those of the driver; InvalidInput if there are none.
 
-    If CUDA_VISIBLE_DEVICES is set for the agent, its jobs get these devices.
+    If CUDA_VISIBLE_DEVICES (of AMD: HIP_VISIBLE_DEVICES) is set for the agent, its jobs get these devices.
     """
-    visible = [device.strip() for device in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if device.strip()]
+    variable = VARIABLES[vendor]
+    visible = [device.strip() for device in environment.get(variable, "").split(",") if device.strip()]
     if option:
         gpus = parse_gpus(option)
         if visible and len(visible) != len(gpus.devices):
-            raise InvalidInput(
-                f"gpus must agree with CUDA_VISIBLE_DEVICES, which names {len(visible)} devices, got {option!r}"
-            )
-        return Gpus(gpus.gpu_type, tuple(visible)) if visible else gpus
+            raise InvalidInput(f"gpus must agree with {variable}, which names {len(visible)} devices, got {option!r}")
+        return Gpus(gpus.gpu_type, tuple(visible) or gpus.devices, vendor)
+    if vendor != NVIDIA:
+        raise _no_gpus(f"only NVIDIA's are, not those of vendor {vendor!r}")
     found = _driver_gpus()
     chosen = {device: name for device, name in found.items() if not visible or device in visible}
     return gpus_of(chosen)

@@ -258,7 +258,7 @@ def _checked_gpus(config: NodeConfig) -> Gpus:
     from gavelpy.runtime.agent.connection import SchedulerEndpoint
 
     SchedulerEndpoint(config)  # reads the token and the certificates
-    return find_gpus(config.gpus, os.environ)
+    return find_gpus(config.gpus, os.environ, config.vendor)
 
 
 def _print_error(message: str, code: int) -> int:

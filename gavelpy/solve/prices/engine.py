@@ -32,7 +32,7 @@ CLASSES_MIN = 64  # below, pivots or HiGHS on the whole program are as fast
 AT_THE_LIMIT = 1e-12
 _SPENT = 1e-12  # part of a type's GPUs that is negligible
 _NEXT_TO_NOTHING = 1e-300  # a price that only breaks ties
-_RECALLED_ATTEMPTS = 3
+_RECALLED_ATTEMPTS, _RECALLED_IN_DOUBT = 3, 0.5  # from the prices of a problem that differs by a few jobs
 _PRICE_STEPS = 12  # 20 µs each for 128 jobs
 _BEYOND = 1e-6  # relative: closer than rounding and the tolerances of pivots, the pivots decide
 _FAR_BELOW = 0.9  # of the cost: the prices will hardly make up for that
@@ -255,7 +255,7 @@ def _recalled(dual: Dual, kind: str, solver: Solver) -> Mix | None:
     if point is None:
         return None
     if _is_large(dual.table):
-        mix = unique(dual, point)
+        mix = unique(dual, point, doubted=_RECALLED_IN_DOUBT)
         if mix is None or not mix.price.any():
             return None
         if dual.level_max is not None and mix.level > dual.level_max * (1 - AT_THE_LIMIT):

@@ -20,7 +20,7 @@ from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.solve.linear import TRACE
 from gavelpy.solve.prices.crossover import Restricted, Vertex, most_in_doubt, restricted
 from gavelpy.solve.prices.newton import PRICE_FLOOR, Dual, Point
-from gavelpy.solve.prices.table import IDLE, Modes, Sweep, Table, kernels
+from gavelpy.solve.prices.table import IDLE, Modes, Sweep, Table, compiled, kernels
 
 _ROUNDING = 1e-15
 _KINK = 1e-9  # relative: modes whose cost exceeds the hull by less are on it
@@ -56,13 +56,15 @@ class _Kinks:
 def read_off(table: Table, vertex: Vertex) -> Mix:
     """The answer at a vertex: from its structure if the optimum is unique, else from the last program."""
     some, again, price = _again(table, vertex)
-    mix = _by_structure(table, vertex, price > 0, restricted(some, again, vertex.need[vertex.rows], vertex.price))
+    r = restricted(some, again, vertex.need[vertex.rows], vertex.price)
+    mix = _by_structure(table, vertex, price > 0, r.low, r.high, _kinks(table, vertex, r, times_follow=False))
     return as_left(table, vertex, vertex.level) if mix is None else mix
 
 
-def unique(dual: Dual, near: Point) -> Mix | None:
+def unique(dual: Dual, near: Point, *, doubted: float = 1.0) -> Mix | None:
     """The answer by compiled steps from near prices, the same from all; None if it is not unique, or is not found.
 
+    `doubted`: part of the jobs in doubt at first; very near prices leave fewer.
     With a trace more GPUs the optimum is unique also where whole jobs fill a type exactly. Its structure determines the
     answer: times for the true GPUs, and the prices of the next GPU.
     """
@@ -74,7 +76,7 @@ def unique(dual: Dual, near: Point) -> Mix | None:
     need, slope = dual.needs.at(near.level)
     end, level = best_prices(
         table.rate, table.gain, *map(np.array, (table.gpus, table.count, need, slope)), W,
-        in_doubt(K, T), near.level, dual.leveled, not dual.leveled, price,
+        int(doubted * in_doubt(K, T)), near.level, dual.leveled, not dual.leveled, price,
     )  # fmt: skip
     if end != FOUND:
         return None
@@ -103,7 +105,14 @@ def from_prices(dual: Dual, point: Point, gpu_counts: Floats | None = None) -> M
     base, time = need - slope * level, np.zeros((len(rows), T))
     vertex = Vertex(point.price, level, dual.leveled, s.low, s.high, base, slope, rows, time, attempts=0)
     some, again, price = _again(table, vertex, dual.loops)
-    return _by_structure(table, vertex, price > 0, restricted(some, again, need[rows], point.price), gpu_counts)
+    follow = gpu_counts is not None
+    if dual.loops(K) is compiled(K):
+        low, high = again.low.astype(np.int64) % (T + 1), again.high.astype(np.int64) % (T + 1)  # IDLE is mode T
+        kinks = _compiled_kinks(table, vertex, low, high, need, times_follow=follow)
+    else:
+        r = restricted(some, again, need[rows], point.price)
+        low, high, kinks = r.low, r.high, _kinks(table, vertex, r, times_follow=follow)
+    return _by_structure(table, vertex, price > 0, low, high, kinks, gpu_counts)
 
 
 def as_left(table: Table, vertex: Vertex, level: float) -> Mix:
@@ -124,15 +133,18 @@ def _again(table: Table, vertex: Vertex, loops: Callable[[int], ModuleType] = ke
 
 
 def _by_structure(
-    table: Table, vertex: Vertex, priced: Bools, r: Restricted, gpu_counts: Floats | None = None
-) -> Mix | None:
-    """The answer if the modes of every job leave no choice; None if they do, or if rounding hides them."""
-    kinks = _kinks(table, vertex, r, times_follow=gpu_counts is not None)
+    table: Table, vertex: Vertex, priced: Bools, in_doubt_low: Ints, in_doubt_high: Ints, kinks: _Kinks | None,
+    gpu_counts: Floats | None = None,
+) -> Mix | None:  # fmt: skip
+    """The answer if the modes of every job leave no choice; None if they do, or if rounding hides them.
+
+    Modes of the jobs in doubt (S,), T = idle.
+    """
     if kinks is None or len(kinks.rows) + vertex.leveled != int(priced.sum()):
         return None
     kernel = kernels(len(vertex.low))
     low, high = vertex.low.copy(), vertex.high.copy()
-    low[vertex.rows], high[vertex.rows] = _as_modes(r.low, table), _as_modes(r.high, table)
+    low[vertex.rows], high[vertex.rows] = _as_modes(in_doubt_low, table), _as_modes(in_doubt_high, table)
     low[kinks.rows], high[kinks.rows] = kinks.low, kinks.high
     base = np.where(np.abs(vertex.base) > _ROUNDING, vertex.base, 0.0)  # needs are up to 1
     own, drift = kernel.demand(table, low, high, base, vertex.slope)
@@ -158,11 +170,10 @@ def _by_structure(
         return None
     if not (
         _all_in_use(time, low, high, kinks, 0.0 if gpu_counts is None else _NO_SWAP)
-        and _no_need_at_a_mode(table, vertex, r, need)
+        and _no_need_at_a_mode(table, vertex, in_doubt_low, in_doubt_high, need)
     ):
         return None
-    used = table.load @ time
-    if (used > table.gpu_counts * (1 - _KINK))[~priced].any():
+    if not priced.all() and (table.load @ time > table.gpu_counts * (1 - _KINK))[~priced].any():
         return None
     if gpu_counts is not None:
         answer = np.linalg.solve(columns[priced], (gpu_counts - own)[priced])
@@ -195,12 +206,14 @@ def _all_in_use(time: Floats, low: Modes, high: Modes, kinks: _Kinks, no_swap: f
     return bool((times[used] > _KINK).all())
 
 
-def _no_need_at_a_mode(table: Table, vertex: Vertex, r: Restricted, need: Floats) -> bool:
+def _no_need_at_a_mode(table: Table, vertex: Vertex, low: Ints, high: Ints, need: Floats) -> bool:
     """Whether no need that rises with the level equals the rate of a mode, among the jobs in doubt."""
+    if not vertex.leveled:
+        return True
     rate = np.column_stack([table.rate[vertex.rows], np.zeros(len(vertex.rows))])
     at = np.arange(len(vertex.rows))
     needs = need[vertex.rows]
-    off_low, off_high = np.abs(rate[at, r.low] - needs), np.abs(rate[at, r.high] - needs)
+    off_low, off_high = np.abs(rate[at, low] - needs), np.abs(rate[at, high] - needs)
     return bool((np.minimum(off_low, off_high)[vertex.slope[vertex.rows] > 0] > _KINK).all())
 
 
@@ -240,6 +253,27 @@ def _kinks(table: Table, vertex: Vertex, r: Restricted, *, times_follow: bool) -
     swap[at, low] -= 1.0 - phi
     swap[at, high] -= phi
     return _Kinks(rows, _as_modes(low, table), _as_modes(high, table), swap[:, :T], (swap * gain).sum(axis=1))
+
+
+def _compiled_kinks(
+    table: Table, vertex: Vertex, low: Ints, high: Ints, need: Floats, *, times_follow: bool
+) -> _Kinks | None:
+    """What `_kinks` returns, by a kernel; the times are not known."""
+    from gavelpy.solve.prices.structure_kernels import kinks_of
+
+    T = table.rate.shape[1]
+    found, modes, swap = np.empty(T + 1, np.int64), np.empty((2, T + 1), np.int64), np.empty((T + 1, T + 1))
+    B = kinks_of(
+        table.rate, table.gain, table.gpus.copy(), vertex.rows, low, high, need, vertex.price, _KINK, times_follow,
+        found, modes[0], modes[1], swap,
+    )  # fmt: skip
+    if B < 0:
+        return None
+    rows, swap = found[:B], swap[:B]
+    gain = np.column_stack([table.gain[rows], np.zeros(B)]) if len(table.gain) else np.zeros((B, T + 1))
+    return _Kinks(
+        rows, _as_modes(modes[0, :B], table), _as_modes(modes[1, :B], table), swap[:, :T], (swap * gain).sum(axis=1)
+    )
 
 
 def _as_modes(mode: Ints, table: Table) -> Modes:

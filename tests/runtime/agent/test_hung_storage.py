@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gavelpy.runtime import lease_files
+from gavelpy.runtime.agent.gpus import Gpus
 from gavelpy.runtime.agent.leases import starter
 from gavelpy.runtime.agent.leases.directory import LeaseDirectory
 from gavelpy.runtime.agent.leases.environment import NodeEnvironment
@@ -35,7 +36,7 @@ def starting(
         storage.is_hung = True
         ended = asyncio.Event()
         starts = Starter(storage, ended.set)
-        starts.environment = NodeEnvironment("n0", "v100", ("0",), {}, state / "checkpoints", "127.0.0.1:9")
+        starts.environment = NodeEnvironment("n0", Gpus("v100", ("0",)), {}, state / "checkpoints", "127.0.0.1:9")
         registry = LeaseRegistry(state, starts.begin)
         assignment = make_assignment()
         order = LeaseOrder(LEASE, JOB, clock_s() + NEVER_S, OrderKind.RUN, assignment=assignment)

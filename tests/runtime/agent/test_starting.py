@@ -50,8 +50,7 @@ def make_checkpoint(root: Path, lease: int, steps: int) -> Path:
 def make_environment(assignment: NodeAssignment, resume: Path | None = None, **node: object) -> dict[str, str]:
     values = {
         "node_id": "n0",
-        "gpu_type": "v100",
-        "devices": ("0", "1", "GPU-2", "GPU-3"),
+        "gpus": Gpus("v100", ("0", "1", "GPU-2", "GPU-3")),
         "node_environment": {"PATH": "/node/bin", "HOME": "/h", "SECRET": "x"},
         "checkpoint_root": Path("/ck"),
         "job_service": "127.0.0.1:9",
@@ -191,7 +190,7 @@ def test_job_learns_where_to_resume_and_where_to_save() -> None:
 def test_one_process_a_node_has_all_gpus() -> None:
     assignment = make_assignment(gpus=(0, 1), one_process_a_node=True, node_rank=1, node_count=2, world_size=2)
     lease = LeaseContext(8, JOB, Path("/state"), "token", None, 0.0)
-    node = NodeEnvironment("n0", "v100", ("0", "1"), {}, Path("/ck"), "127.0.0.1:9")
+    node = NodeEnvironment("n0", Gpus("v100", ("0", "1")), {}, Path("/ck"), "127.0.0.1:9")
 
     launch = launch_of(replace(assignment, first_rank=1), lease, node)
 
@@ -308,9 +307,25 @@ def test_devices_that_the_agent_may_see_are_those_of_its_jobs() -> None:
     assert find_gpus("v100:2", {"CUDA_VISIBLE_DEVICES": "4,6"}) == Gpus("v100", ("4", "6"))
 
 
+def test_slices_of_a_gpu_are_a_type_of_their_own() -> None:
+    found = find_gpus("a100-1g.10gb:2", {"CUDA_VISIBLE_DEVICES": "MIG-1a,MIG-2b"})
+
+    assert (found.gpu_type, found.variables(found.devices)) == (
+        "a100-1g.10gb",
+        {"CUDA_VISIBLE_DEVICES": "MIG-1a,MIG-2b"},
+    )
+
+
+def test_gpus_of_amd_have_their_own_variable() -> None:
+    found = find_gpus("mi300x:2", {"HIP_VISIBLE_DEVICES": "2,3", "CUDA_VISIBLE_DEVICES": "0"}, "amd")
+
+    assert found.variables(found.devices[1:]) == {"CUDA_VISIBLE_DEVICES": "3", "HIP_VISIBLE_DEVICES": "3"}
+
+
 @pytest.mark.parametrize(
     ("attempt", "message"),
     [
+        (lambda: find_gpus("", {}, "amd"), "only NVIDIA's are, not those of vendor 'amd'"),
         (lambda: parse_gpus("v100"), "gpus must look like v100:4"),
         (lambda: parse_gpus("v100:0"), "1 to 1024 of them"),
         (lambda: find_gpus("v100:2", {"CUDA_VISIBLE_DEVICES": "4"}), "names 1 devices, got 'v100:2'"),

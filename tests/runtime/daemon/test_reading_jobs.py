@@ -11,6 +11,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.model.job import JobKind, JobSpec
 from gavelpy.model.software import Software as JobSoftware
 from gavelpy.runtime.accounts import Account
+from gavelpy.runtime.agent.gpus import Gpus
 from gavelpy.runtime.agent.leases.environment import LeaseContext, NodeEnvironment, job_environment, rank_environment
 from gavelpy.runtime.agent.leases.orders import NodeAssignment
 from gavelpy.runtime.daemon.rpc.requests import JobReader
@@ -125,7 +126,7 @@ def test_no_secret_is_in_a_variable_that_nodes_set(software: Software) -> None:
     of_job = JobSoftware(venv=software.venv, conda=software.conda)
     account = Account("alice", 1001, 1001, (1001,), "/data/alice", "/bin/sh")
     lease = LeaseContext(8, 5, Path("/leases/8"), "token", None, 0.0, account=account)
-    node = NodeEnvironment("n0", "v100", ("0",), {"PATH": "/bin", "LANG": "C"}, Path("/ck"), "127.0.0.1:9")
+    node = NodeEnvironment("n0", Gpus("v100", ("0",)), {"PATH": "/bin", "LANG": "C"}, Path("/ck"), "127.0.0.1:9")
     assignment = NodeAssignment(("true",), "/", (0,), "v100", software=of_job)
     variables = {**job_environment(assignment, lease, node), **rank_environment(assignment, 0)}
 

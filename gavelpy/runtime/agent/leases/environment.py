@@ -34,8 +34,7 @@ class NodeEnvironment:
     """The part that is the same for all jobs of a node."""
 
     node_id: str
-    gpu_type: str
-    devices: tuple[str, ...]  # what CUDA_VISIBLE_DEVICES calls GPU 0, 1, ... of this node
+    gpus: Gpus
     node_environment: Mapping[str, str]
     checkpoint_root: Path
     job_service: str  # address of the agent's JobService
@@ -55,8 +54,7 @@ def node_environment_of(
     """The environment that this node's jobs share."""
     return NodeEnvironment(
         node_id=config.node_id,
-        gpu_type=gpus.gpu_type,
-        devices=gpus.devices,
+        gpus=gpus,
         node_environment=dict(os.environ),
         checkpoint_root=config.checkpoints,
         job_service=job_service,
@@ -137,7 +135,7 @@ def software_of(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnvir
         found["archive"] = str(archive_file(node.checkpoint_root / SNAPSHOTS, found["snapshot"]))
         found["code"] = str(code_directory(lease))
     if "image" in found:
-        devices = [node.devices[gpu] for gpu in assignment.gpus]
+        devices = [node.gpus.devices[gpu] for gpu in assignment.gpus]
         found |= node.images.fields(
             devices, _home(lease, node), lease_files.job_checkpoints(node.checkpoint_root, lease.job)
         )
@@ -193,12 +191,12 @@ def _torch(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnvironmen
         "TORCHELASTIC_RESTART_COUNT": "0",  # a new lease does not count for torchrun's --max-restarts
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": ",".join(_visible_devices(assignment, node)),
+        **node.gpus.variables(_visible_devices(assignment, node)),
     }
 
 
 def _visible_devices(assignment: NodeAssignment, node: NodeEnvironment) -> list[str]:
-    devices = [node.devices[gpu] for gpu in assignment.gpus]
+    devices = [node.gpus.devices[gpu] for gpu in assignment.gpus]
     return node.images.visible(devices) if assignment.software.image else devices
 
 
@@ -212,7 +210,7 @@ def _gavel(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnvironmen
         "GAVEL_LEASE": str(lease.lease),
         "GAVEL_ROUND": str(assignment.round),
         "GAVEL_NODE_ID": node.node_id,
-        "GAVEL_GPU_TYPE": node.gpu_type,
+        "GAVEL_GPU_TYPE": node.gpus.gpu_type,
         "GAVEL_RESTART_COUNT": str(assignment.restart_count),
         "GAVEL_STEPS_TOTAL": f"{assignment.steps_total:.17g}",
         "GAVEL_STEPS_DONE": f"{lease.steps_done:.17g}",

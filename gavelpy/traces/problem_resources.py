@@ -1,0 +1,105 @@
+"""Resources next to GPUs, and sizes of jobs, in a problem file (see docs/traces.md)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+
+from gavelpy.errors import InvalidInput
+from gavelpy.model.arrays import Floats
+from gavelpy.model.problem import GPUS, THOUSANDTHS, AllocationProblem, Size
+from gavelpy.traces.fields import JsonText
+
+
+class SizeEntry(msgspec.Struct, forbid_unknown_fields=True):
+    """Another number of GPUs on which a job can run: with rates, or with an efficiency."""
+
+    gpus: int
+    rates_steps_per_s: dict[str, Any] = {}  # numbers; checked here, as in a job
+    efficiency: float = 0.0
+    plan: str = ""
+    demand: dict[str, Any] = {}
+
+
+class SizedEntry(Protocol):
+    """The fields of a job entry that are read here."""
+
+    demand: dict[str, Any]
+    demand_per_gpu: dict[str, Any]
+    sizes: list[SizeEntry]
+
+
+Path = tuple[str | int, ...]
+
+
+def with_resources(
+    document: JsonText, resources: dict[str, dict[str, Any]], jobs: Sequence[SizedEntry], problem: AllocationProblem
+) -> AllocationProblem:
+    """The problem with these resources, by name and GPU type, and the jobs' demand of them."""
+    types = {name: t for t, name in enumerate(problem.gpu_types)}
+    capacity: Floats = np.zeros((len(types), len(resources)))
+    for r, (name, by_type) in enumerate(resources.items()):
+        if name == GPUS or not name:
+            raise document.error(("resources", name), f"a resource other than {GPUS}", name)
+        for gpu_type, amount in by_type.items():
+            at = ("resources", name, gpu_type)
+            if gpu_type not in types:
+                raise document.error(at, f"of a GPU type of the cluster ({', '.join(types)})", gpu_type)
+            capacity[types[gpu_type], r] = _amount(document, at, amount)
+    column = {name: r for r, name in enumerate(resources)}
+    demand: Floats = np.zeros((problem.job_count, len(resources)))
+    for i, job in enumerate(jobs):
+        for field, factor in (("demand", 1.0), ("demand_per_gpu", float(problem.gpus_asked[i]))):
+            for name, amount in _known(document, ("jobs", i, field), getattr(job, field), column).items():
+                demand[i, column[name]] += factor * amount
+    if not resources:
+        return problem
+    return replace(
+        problem,
+        resources=(*problem.resources, *resources),
+        capacity=np.column_stack([problem.capacity, np.rint(capacity * THOUSANDTHS).astype(np.int64)]),
+        demand=np.column_stack([problem.demand, np.rint(demand * THOUSANDTHS).astype(np.int64)]),
+    )
+
+
+def with_sizes(document: JsonText, jobs: Sequence[SizedEntry], problem: AllocationProblem) -> AllocationProblem:
+    """The problem with the sizes of its jobs."""
+    column = {name: r for r, name in enumerate(problem.resources[1:])}
+    sizes: dict[str, list[Size]] = {}
+    for i, job in enumerate(jobs):
+        for k, entry in enumerate(job.sizes):
+            at: Path = ("jobs", i, "sizes", k)
+            for gpu_type, rate in entry.rates_steps_per_s.items():
+                if gpu_type not in problem.gpu_types:
+                    known = ", ".join(problem.gpu_types)
+                    raise document.error((*at, "rates_steps_per_s", gpu_type), f"of a type of {known}", gpu_type)
+                _amount(document, (*at, "rates_steps_per_s", gpu_type), rate)
+            demand = _known(document, (*at, "demand"), entry.demand, column)
+            try:
+                size = Size(entry.gpus, entry.rates_steps_per_s, entry.efficiency, entry.plan, demand)
+                sizes.setdefault(problem.job_ids[i], []).append(size)
+            except InvalidInput as error:
+                raise error.located(document.file, document.place(at).line) from error
+    try:
+        return problem.with_sizes(sizes) if sizes else problem
+    except InvalidInput as error:
+        raise error.located(document.file, document.place(("jobs",)).line) from error
+
+
+def _known(document: JsonText, at: Path, given: dict[str, Any], column: dict[str, int]) -> dict[str, float]:
+    """The amounts, if all are of resources of the problem."""
+    for name in given:
+        if name not in column:
+            raise document.error((*at, name), f"of a resource ({', '.join(column) or 'the file has none'})", name)
+    return {name: _amount(document, (*at, name), amount) for name, amount in given.items()}
+
+
+def _amount(document: JsonText, at: Path, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise document.error(at, "a finite number >= 0", value)
+    return float(value)

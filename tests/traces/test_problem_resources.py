@@ -1,0 +1,70 @@
+"""Problem files with other resources than GPUs, and with several sizes of a job."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from gavelpy.errors import InvalidInput
+from gavelpy.traces.problem_json import parse_problem
+
+
+def document(*, resources: Any = None, **job: Any) -> str:
+    """A file with one job of 2 GPUs on V100s and K80s, with 64 and 32 cores."""
+    given = {"id": "a", "gpus": 2, "rates_steps_per_s": {"v100": 4.0, "k80": 1.0}} | job
+    known = {"cpu": {"v100": 64, "k80": 32}, "memory_gib": {"v100": 256.5}} if resources is None else resources
+    return json.dumps({"cluster": {"v100": 4, "k80": 8}, "resources": known, "jobs": [given]})
+
+
+def test_resources_are_rows_and_demand_adds_up() -> None:
+    problem = parse_problem(document(demand={"cpu": 3, "memory_gib": 10}, demand_per_gpu={"cpu": 4}))
+
+    assert problem.resources == ("gpu", "cpu", "memory_gib")
+    assert problem.capacity.tolist() == [[4_000, 64_000, 256_500], [8_000, 32_000, 0]]
+    assert problem.demand.tolist() == [[2_000, 11_000, 10_000]]
+
+
+def test_sizes_have_rates_or_an_efficiency_and_demand_in_proportion() -> None:
+    problem = parse_problem(
+        document(
+            demand={"cpu": 8},
+            sizes=[
+                {"gpus": 1, "rates_steps_per_s": {"v100": 2.5}},
+                {"gpus": 4, "efficiency": 0.75, "plan": "dp4", "demand": {"memory_gib": 9}},
+            ],
+        )
+    )
+
+    assert problem.member_rate_steps_per_s.tolist() == [[4.0, 1.0], [2.5, 0.0], [6.0, 1.5]]
+    assert problem.demand.tolist() == [[2_000, 8_000, 0], [1_000, 4_000, 0], [4_000, 16_000, 9_000]]
+    assert problem.plan == ("", "", "dp4")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (
+            document(resources={"cpu": {"h100": 1}}),
+            "resources.cpu.h100 must be of a GPU type of the cluster (v100, k80)",
+        ),
+        (document(resources={"gpu": {"v100": 1}}), "resources.gpu must be a resource other than gpu"),
+        (document(resources={"cpu": {"v100": -1}}), "resources.cpu.v100 must be a finite number >= 0, got -1"),
+        (document(demand={"disk": 1}), "demand.disk must be of a resource (cpu, memory_gib), got 'disk'"),
+        (document(resources={}, demand={"cpu": 1}), "must be of a resource (the file has none), got 'cpu'"),
+        (document(demand_per_gpu={"cpu": "4"}), "demand_per_gpu.cpu must be a finite number >= 0, got '4'"),
+        (document(sizes=[{"gpus": 4}]), "a size must have either rates or an efficiency"),
+        (document(sizes=[{"gpus": 2, "efficiency": 1}]), "must differ from each other and from the GPUs it requested"),
+        (document(sizes=[{"gpus": 4, "rates_steps_per_s": {"h100": 1}}]), "must be of a type of v100, k80, got 'h100'"),
+        (document(sizes=[{"gpus": 4, "rates_steps_per_s": {"v100": None}}]), "must be a finite number >= 0, got None"),
+        (
+            document(sizes=[{"gpus": 4, "efficient": 1}]),
+            "no fields but gpus, rates_steps_per_s, efficiency, plan, demand",
+        ),
+    ],
+)
+def test_mistakes_are_named(text: str, complaint: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(complaint)):
+        parse_problem(text, "problem.json")
