@@ -51,10 +51,12 @@ def check_packing_threshold(packing_threshold: float) -> None:
 def _take_gpus_alone(problem: AllocationProblem, order: Ints, share: Floats, *, blocks: bool) -> None:
     """Sets the `share` of each job, as `_take_gpus` does, if configuration c is job c alone."""
     jobs = order[problem.can_run[order]]
+    served, used = _first_choices(problem, jobs, share)
+    jobs = jobs[served:]
     needed_by = problem.demand[jobs, 0]
     least_behind = np.minimum.accumulate(needed_by[::-1])[::-1].tolist()  # of a job and all later ones
     rates_of, held_by = problem.member_rate_steps_per_s[jobs].tolist(), problem.gpu_type_held[jobs].tolist()
-    left = problem.capacity[:, 0].tolist()
+    left = (problem.capacity[:, 0] - used).tolist()
     for job, needed, least, rates, held in zip(
         jobs.tolist(), needed_by.tolist(), least_behind, rates_of, held_by, strict=True
     ):
@@ -70,6 +72,26 @@ def _take_gpus_alone(problem: AllocationProblem, order: Ints, share: Floats, *, 
         if best >= 0:
             share[job, best] = 1.0
             left[best] -= needed
+
+
+def _first_choices(problem: AllocationProblem, jobs: Ints, share: Floats) -> tuple[int, Ints]:
+    """Sets the `share` of the first of these jobs that get their fastest type; how many they are, and their GPUs (T,).
+
+    A job ends them if too few GPUs of its fastest type are left, or if several types are the fastest and it holds none.
+    """
+    rates, needed, held = problem.member_rate_steps_per_s[jobs], problem.demand[jobs, 0], problem.gpu_type_held[jobs]
+    is_fastest = rates == rates.max(axis=1, initial=0.0)[:, None]
+    row = np.arange(len(jobs))
+    keeps = (held >= 0) & is_fastest[row, held]
+    choice = np.where(keeps, held, is_fastest.argmax(axis=1))
+    taken = np.zeros(rates.shape, dtype=np.int64)
+    taken[row, choice] = needed
+    taken = taken.cumsum(axis=0)
+    is_served = taken[row, choice] <= problem.capacity[choice, 0]
+    is_served &= keeps | (np.count_nonzero(is_fastest, axis=1) == 1)
+    count = len(jobs) if is_served.all() else int(is_served.argmin())
+    share[jobs[:count], choice[:count]] = 1.0
+    return count, taken[count - 1] if count else np.zeros(rates.shape[1], dtype=np.int64)
 
 
 def _take_gpus(problem: AllocationProblem, order: Ints, share: Floats, *, blocks: bool) -> tuple[list[int], list[int]]:

@@ -111,14 +111,14 @@ def test_a_full_cluster_ends_the_search(policy: Policy) -> None:
 @pytest.mark.parametrize("blocks", [True, False])
 @pytest.mark.parametrize("seed", range(100))
 def test_queue_of_jobs_alone_is_that_of_any_configurations(seed: int, blocks: bool) -> None:
-    """Small whole rates, so that many types are equally fast."""
+    """Small whole rates, so that many types are equally fast; in every second problem large ones, so that few are."""
     rng = np.random.default_rng(seed)
     J, T = int(rng.integers(1, 30)), int(rng.integers(1, 5))
     problem = AllocationProblem.of(
         [f"job-{i}" for i in range(J)],
         [f"type-{t}" for t in range(T)],
-        rng.integers(0, 12, T),
-        rng.integers(0, 3, (J, T)),
+        rng.integers(0, 12 + 30 * (seed % 3), T),
+        rng.integers(0, 3 if seed % 2 else 100, (J, T)),
         gpus=rng.integers(1, 5, J),
         gpu_type_held=rng.integers(-1, T, J),
     )
