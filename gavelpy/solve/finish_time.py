@@ -117,10 +117,13 @@ def _best_by_itself(program: Program) -> Floats:
 def _best_in(program: Program, members: Ints) -> tuple[Floats, Floats]:
     """`best_alone` with these memberships only."""
     p = program.problem
-    rate, gpus = np.zeros(p.rate_alone_steps_per_s.shape), np.full(p.job_count, np.inf)
-    possible = program.admissible[p.member_configuration[members]]
-    np.maximum.at(rate, p.member_job[members], np.where(possible, p.member_rate_steps_per_s[members], 0.0))
-    np.minimum.at(gpus, p.member_job[members], p.gpus_occupied[p.member_configuration[members]])
+    if p.runs_alone:
+        rate, gpus = np.where(program.admissible, p.member_rate_steps_per_s, 0.0), p.gpus_occupied
+    else:
+        rate, gpus = np.zeros(p.rate_alone_steps_per_s.shape), np.full(p.job_count, np.inf)
+        possible = program.admissible[p.member_configuration[members]]
+        np.maximum.at(rate, p.member_job[members], np.where(possible, p.member_rate_steps_per_s[members], 0.0))
+        np.minimum.at(gpus, p.member_job[members], p.gpus_occupied[p.member_configuration[members]])
     room = _room(p, members)[program.jobs] if len(p.resources) > 1 else np.inf
     rate = np.maximum(rate, np.where(p.gpu_counts > 0, 0.0, p.rate_alone_steps_per_s))  # rate on a first GPU
     rate = rate[program.jobs] / program.best_rate_steps_per_s[program.jobs, None]

@@ -9,8 +9,9 @@ optimum over their permutations. So a class of n jobs is one row whose GPUs coun
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.problem import AllocationProblem
 
 MANTISSA_BITS = 40  # numbers that agree to 2^-40 are equal; the certificate uses the exact numbers
+_APART = 1e-11  # relative: sums of figures that agree to so many bits differ by less
 _FEW = 256  # rows; for so few, comparing is faster than sorting hashes
 _MULTIPLIER = 0x9E3779B97F4A7C15  # odd; the golden ratio in 64 bits
 
@@ -35,7 +37,21 @@ class Classes:
 
 def classes_of(features: Floats) -> Classes:
     """The classes of jobs with equal rows of `features`, (J, F)."""
+    if features.size and are_distinct(*np.abs(features.T)):
+        return singletons(len(features))
     return _classes(_rounded(features))
+
+
+def are_distinct(*figures: Floats) -> bool:
+    """Whether one sum over the figures of each job, (J,), shows that no two jobs are equal; False proves nothing.
+
+    No figure may be negative.
+    """
+    total = np.zeros(len(figures[0]))
+    for square, figure in enumerate(figures, 2):
+        total += math.sqrt(square) * figure
+    total.sort()
+    return bool((total[1:] - total[:-1] > _APART * total[1:]).all())
 
 
 def classes_of_labels(labels: Ints) -> Classes:
@@ -279,8 +295,8 @@ class Program:
 def best_rate_steps_per_s(problem: AllocationProblem) -> Floats:
     """Rate of each job alone on the best type that has enough GPUs, (J,); 0 = it can run nowhere."""
     if problem.runs_alone:
-        runs: Floats = np.where(problem.fits, problem.member_rate_steps_per_s, 0.0).max(axis=1, initial=0.0)
-        return runs
+        rates = np.where(problem.fits, problem.member_rate_steps_per_s, 0.0)
+        return reduce(np.maximum, rates.T, np.zeros(len(rates)))  # faster than `max`
     alone = np.flatnonzero(problem.member_count[problem.member_configuration] == 1)
     fits = problem.fits[problem.member_configuration[alone]]
     best_of_member = np.where(fits, problem.member_rate_steps_per_s[alone], 0.0).max(axis=1, initial=0.0)

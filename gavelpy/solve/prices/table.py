@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve.program import Classes, classes_of
+from gavelpy.solve.program import Classes, are_distinct, classes_of
 from gavelpy.solve.solver import NUMPY_ROWS_MAX
 
 IDLE = -1  # the mode of a job that does not run
@@ -143,7 +143,6 @@ class Bends(NamedTuple):
 
 
 _SAMPLE = 2048  # rows that are compared first
-_APART = 1e-11  # relative: sums of figures that agree to 40 bits differ by less
 _DISTINCT = 0.9  # part of the sample above which jobs count as distinct: merging would gain little
 
 
@@ -208,7 +207,7 @@ def jobs_of(problem: AllocationProblem, value_per_step_per_s: Floats, floor_step
 def _classes(rate: Floats, gpus: Floats, value: Floats, floor: Floats) -> Classes | None:
     """The classes of equal jobs; None if all jobs are distinct, or nearly all of many."""
     figures, step = (gpus, value, floor), max(len(gpus) // _SAMPLE, 1)
-    if are_distinct(rate[::step], gpus[::step], np.abs(value[::step]), floor[::step]):
+    if are_distinct(*rate[::step].T, gpus[::step], np.abs(value[::step]), floor[::step]):
         return None
     if len(gpus) > _SAMPLE:
         sample = np.column_stack([rate[::step], *(f[::step] for f in figures)])
@@ -216,16 +215,6 @@ def _classes(rate: Floats, gpus: Floats, value: Floats, floor: Floats) -> Classe
             return None
     classes = classes_of(np.column_stack([rate, *figures]))
     return classes if len(classes.count) < len(gpus) else None
-
-
-def are_distinct(rate: Floats, *figures: Floats) -> bool:
-    """Whether a sum over the figures of each job, none negative, shows that no two are equal; False proves nothing."""
-    weights = np.sqrt(np.arange(2.0, 2.0 + rate.shape[1] + len(figures)))
-    total = rate @ weights[: rate.shape[1]]
-    for weight, figure in zip(weights[rate.shape[1] :].tolist(), figures, strict=True):
-        total += weight * figure
-    total.sort()
-    return bool((total[1:] - total[:-1] > _APART * total[1:]).all())
 
 
 def kernels(jobs: int) -> ModuleType:
