@@ -20,6 +20,7 @@ from benchmarks import (
     recovery,
     roads,
     simulation,
+    sizes,
     slurm,
     starts,
 )
@@ -31,6 +32,7 @@ BENCHMARKS: Mapping[str, Callable[[], None]] = {
     "allocation": allocation.run,
     "by_load": by_load.run,
     "live": live.run,
+    "sizes": sizes.run,
     "simulation": simulation.run,
     "journal": journal.run,
     "certainty": certainty.run,
@@ -50,7 +52,18 @@ WITH_OPTIONS: Mapping[str, Callable[[Sequence[str]], None]] = {
     "holdouts": holdouts.run,
     "load": load.run,
 }
-MINUTES_LONG = ("by_load", "certainty", "estimator", "holdouts", "scale", "load", "recovery", "slurm", "starts")
+MINUTES_LONG = (
+    "by_load",
+    "certainty",
+    "estimator",
+    "holdouts",
+    "scale",
+    "load",
+    "recovery",
+    "sizes",
+    "slurm",
+    "starts",
+)
 
 
 def main() -> None:

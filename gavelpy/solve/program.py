@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gavelpy.model.arrays import Bools, Floats, Ints
-from gavelpy.model.problem import AllocationProblem
+from gavelpy.model.problem import THOUSANDTHS, AllocationProblem
 
 MANTISSA_BITS = 40  # numbers that agree to 2^-40 are equal; the certificate uses the exact numbers
 _APART = 1e-11  # relative: sums of figures that agree to so many bits differ by less
@@ -153,7 +153,7 @@ def columns_of(problem: AllocationProblem, partition: Partition, jobs: Ints, bes
     """The columns of `partition`; `jobs` are the R rows that can run."""
     rows = partition.representative
     gpus = problem.gpus_occupied[rows] * partition.reach
-    others = (problem.occupied[rows, 1:] * partition.reach[:, None]).T
+    others: Floats = (problem.demand[rows, 1:] / THOUSANDTHS * partition.reach[:, None]).T
     class_of = np.full(problem.job_count, -1)
     class_of[jobs] = partition.classes.of_job
     best = np.where(best_rate_steps_per_s > 0, best_rate_steps_per_s, 1.0)
@@ -242,8 +242,10 @@ class Program:
 
     def loads(self) -> tuple[Ints, Ints, Floats]:
         """The constraints on resources as a matrix over the entries: rows, columns, values."""
-        E = len(self.entry_type)
-        row, column, value = [self.entry_type], [np.arange(E)], [self.entry_load[0]]
+        entries = np.arange(len(self.entry_type))
+        if len(self.entry_load) == 1:
+            return self.entry_type, entries, self.entry_load[0]
+        row, column, value = [self.entry_type], [entries], [self.entry_load[0]]
         for resource in range(1, len(self.entry_load)):
             some = np.flatnonzero(self.entry_load[resource])
             row.append(self.row(resource)[some])
@@ -277,19 +279,27 @@ class Program:
         Over jobs that count in the objective; 0 if there is none. It ignores bases, so it is a unit for differences.
         """
         p = self.problem
-        asked = p.gpus_asked[self.jobs, None]
         if p.has_sizes or len(p.resources) > 1:
-            lone = p.member_count[p.member_configuration] == 1
-            asked = p.occupied[p.member_configuration[lone]]
-        counts = p.row_capacity.reshape(len(p.resources), -1)
-        whole = np.maximum(asked.sum(axis=0), counts.sum(axis=1))[:, None]
-        parts = (counts / np.where(whole > 0, whole, 1.0))[:, self.entry_type]  # (R, E) of the time of each job
-        part = parts[0]
-        for of_resource, load in zip(parts[1:], self.entry_load[1:], strict=True):
-            part = np.where(load > 0, np.minimum(part, of_resource), part)
+            part = self._part_of_all_sizes
+        else:
+            gpus_asked = float(p.gpus_asked[self.jobs].sum())
+            part = (p.gpu_counts / max(gpus_asked, float(p.gpu_counts.sum())))[self.entry_type]
         weights = self.member_rate * part[self.member_entry] * self.member_alone
         levels = self.value * np.bincount(self.member_class, weights=weights, minlength=len(self.value))
         return float(levels[self.value > 0].min(initial=np.inf)) if self.value.any() else 0.0
+
+    @property
+    def _part_of_all_sizes(self) -> Floats:
+        """Part of a type's time that every size of every job can have, (E,)."""
+        p = self.problem
+        lone = p.member_count[p.member_configuration] == 1
+        counts = p.row_capacity.reshape(len(p.resources), -1)
+        whole = np.maximum(p.occupied[p.member_configuration[lone]].sum(axis=0), counts.sum(axis=1))[:, None]
+        parts = (counts / np.where(whole > 0, whole, 1.0))[:, self.entry_type]
+        part: Floats = parts[0]
+        for of_resource, load in zip(parts[1:], self.entry_load[1:], strict=True):
+            part = np.where(load > 0, np.minimum(part, of_resource), part)
+        return part
 
 
 def best_rate_steps_per_s(problem: AllocationProblem) -> Floats:
@@ -354,14 +364,17 @@ def _partition(
 
 def _entries(problem: AllocationProblem, columns: Columns, group: Ints, gpu_type: Ints) -> dict[str, Any]:
     """Fields of a program with these entries."""
-    capacity = problem.row_capacity.reshape(len(problem.resources), -1)[:, gpu_type]
+    gpus = problem.gpu_counts[gpu_type]
+    load: Floats = (columns.gpus[group] / np.where(gpus > 0, gpus, 1.0))[None]
+    if len(columns.others):
+        amount = problem.row_capacity.reshape(len(problem.resources), -1)[1:, gpu_type]
+        load = np.vstack([load, columns.others[:, group] / np.where(amount > 0, amount, 1.0)])
     place, entry = np.nonzero(columns.member_class[:, group] >= 0)
     at = (place, group[entry])
     return {
         "entry_group": group,
         "entry_type": gpu_type,
-        "entry_load": np.vstack([columns.gpus[None, group], columns.others[:, group]])
-        / np.where(capacity > 0, capacity, 1.0),
+        "entry_load": load,
         "member_entry": entry,
         "member_class": columns.member_class[at],
         "member_rate": columns.member_rate[(*at, gpu_type[entry])],
