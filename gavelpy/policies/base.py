@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, ClassVar, Protocol, cast
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 import numpy as np
 
@@ -262,6 +263,9 @@ def flag(name: str, value: object) -> bool:
     return _FLAGS[value]
 
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
 GROUP = "gavelpy.policies"
 BLIND_SUFFIX = "@blind"
 
@@ -271,13 +275,15 @@ def policy_named(name: str, **parameters: Any) -> Policy:  # Any: a policy's hyp
 
     Raises InvalidInput, which lists known names.
     """
-    known = _entry_points()
-    if name not in known and is_in_file(name):
-        policy_class = class_in_file(name)
-    elif name in known:
-        policy_class = known[name].load()
-    else:
-        raise InvalidInput(f"policy must be one of {', '.join(sorted(known))}, or FILE.py:CLASS, got {name!r}")
+    policy_class: Any = _own_class(name)  # Any: nothing is known of classes of others
+    if policy_class is None:
+        known = _entry_points()
+        if name in known:
+            policy_class = known[name].load()
+        elif is_in_file(name):
+            policy_class = class_in_file(name)
+        else:
+            raise InvalidInput(f"policy must be one of {', '.join(sorted(known))}, or FILE.py:CLASS, got {name!r}")
     if is_dataclass(policy_class):
         _check_parameters(name, [field.name for field in fields(policy_class) if field.init], parameters)
     try:
@@ -304,7 +310,7 @@ def policy_from(text: str) -> Policy:
     'total'
     """
     name, colon, settings = text.partition(":")
-    if name not in _entry_points() and is_in_file(text):
+    if is_in_file(text) and name not in _entry_points():
         name, settings = split_name(text)
         colon = settings and ":"
     parameters: dict[str, float | str] = {}
@@ -352,5 +358,16 @@ def aliases() -> Mapping[str, str]:
 
 
 @cache
+def _own_class(name: str) -> type[Policy] | None:
+    """The class of a policy in a module of this package with its name; None for aliases and policies of others."""
+    if not name.isidentifier() or find_spec(f"{__package__}.{name}") is None:
+        return None
+    members = vars(import_module(f"{__package__}.{name}")).values()
+    return next((one for one in members if isinstance(one, type) and vars(one).get("name") == name), None)
+
+
+@cache
 def _entry_points() -> Mapping[str, EntryPoint]:
+    from importlib.metadata import entry_points  # takes longer to import than any policy
+
     return {entry.name: entry for entry in entry_points(group=GROUP)}

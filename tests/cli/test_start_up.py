@@ -62,6 +62,7 @@ def test_simulation_loads_neither_frames_nor_scipy_nor_the_estimator_that_learns
     assert code == 0
     assert {"numpy", "gavelpy.simulator.compare"} <= loaded
     assert loaded & {"pandas", "scipy", "numba", "cvxpy", "grpc", "pydantic", "rich.markdown"} == set()
+    assert loaded & {"importlib.metadata", "socket"} == set()  # names of policies are looked up in the package first
     assert loaded & {"gavelpy.estimator.online", "gavelpy.simulator.estimation", "gavelpy.report.html"} == set()
 
 

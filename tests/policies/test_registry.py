@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 from gavelpy.errors import InvalidInput
+from gavelpy.policies import base
 from gavelpy.policies.base import aliases, policy_from, policy_named, registered
 from gavelpy.policies.max_min_fairness import MaxMinFairness
 from gavelpy.policies.shortest_job_first import ShortestJobFirst
+
+CLASSES = registered()
 
 
 def test_every_first_policy_is_registered_under_its_own_name() -> None:
@@ -21,6 +24,13 @@ def test_alias_names_the_policy_it_stands_for() -> None:
     assert isinstance(policy_named("las"), MaxMinFairness)
     assert aliases()["las"] == "max_min_fairness"
     assert "las" not in registered()
+
+
+@pytest.mark.parametrize("name", sorted(CLASSES))
+def test_policy_of_the_package_is_found_without_entry_points(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "_entry_points", dict)
+
+    assert type(policy_named(name)) is CLASSES[name]
 
 
 def test_hyper_parameters_are_passed_on() -> None:
