@@ -43,11 +43,12 @@ _WIDE = 0.3  # first and largest width of smoothing
 _STIFFNESS = 1e-6  # of the GPUs used: demand falls by at least this if a price doubles
 _NEXT_TO_NOTHING = 1e-200
 _ROUNDING = 1e-13
-_SAMPLE_PART, _SAMPLE_LEAST, _SAMPLE_MOST = 16, 512, 8192  # one job of so many; bounds of their number
+_SAMPLE_PART, _SAMPLE_LEAST, _SAMPLE_MOST = 8, 1024, 8192  # one job of so many; bounds of their number
+_ROUGH_PART, _ROUGH_LEAST = 16, 512  # the same if rough prices are near enough
 _CONVERGED = 10.0  # excess below which more steps in a sample bring a point no nearer
-_SAMPLED = 3  # times a sample's jobs: for fewer, a sample saves nothing
+_SAMPLED = 4  # times a sample's jobs: for fewer, a sample saves nothing
 _UNSURE = 0.1  # relative: closer to the limit, a sample's bound does not show whether it can be reached
-_SAMPLE_ERROR = 0.05  # relative error of a sample's prices
+_SAMPLE_ERROR, _ROUGH_ERROR = 0.02, 0.05  # relative error of a sample's prices
 _KINKS = 10.0  # jobs whose kinks a width should contain
 _NEGLIGIBLE = 1e-3  # of the highest price: a type below it that is not used up is free
 
@@ -114,7 +115,7 @@ def near(dual: Dual, start: Point) -> Point:
         return _descend(dual, start, _WIDE)
     if start.excess > _CONVERGED:
         start = _descend(few, start, _WIDE)
-    return _descend(dual, Point(start.price, start.level), _SAMPLE_ERROR)
+    return _descend(dual, Point(start.price, start.level), _ROUGH_ERROR if dual.is_rough else _SAMPLE_ERROR)
 
 
 def roughly(dual: Dual, start: Point) -> Point:
@@ -125,7 +126,8 @@ def roughly(dual: Dual, start: Point) -> Point:
 def _sampled(dual: Dual) -> Dual | None:
     """The problem of a sample of the jobs; None if they are few."""
     K = len(dual.table.gpus)
-    sample = min(max(K // _SAMPLE_PART, _SAMPLE_LEAST), _SAMPLE_MOST)
+    part, least = (_ROUGH_PART, _ROUGH_LEAST) if dual.is_rough else (_SAMPLE_PART, _SAMPLE_LEAST)
+    sample = min(max(K // part, least), _SAMPLE_MOST)
     return None if _SAMPLED * sample > K else dual.sampled(np.arange(0, K, K // sample))
 
 
@@ -267,13 +269,14 @@ def roughly_level(dual: Dual, value: Floats) -> Point:
 
     If its bound is above the least of the values, (K,), that value is probably the limit of the level.
     """
-    table, limit, W = dual.table, float(value.min()), dual.table.gpu_counts
+    dual, limit, W = replace(dual, is_rough=True), float(value.min()), dual.table.gpu_counts
+    table = dual.table
     level = min(limit, _FIRST_LEVEL * float(np.median(value)) * W.sum() / table.load.sum())
     start = Point(np.ones(len(W)), level)
     found = roughly(dual, start)
     if abs(found.bound - limit) > _UNSURE * limit or _sampled(dual) is None:
         return found
-    return _descend(dual, Point(found.price, found.level), _SAMPLE_ERROR, _FIRST_STEPS)
+    return _descend(dual, Point(found.price, found.level), _ROUGH_ERROR, _FIRST_STEPS)
 
 
 def near_level(dual: Dual, value: Floats, solver: Solver, start: Point | None, *, inside: bool) -> Point:
