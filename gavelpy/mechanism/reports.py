@@ -136,11 +136,14 @@ def ended(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float, se
     rows, current, late = event.jobs[counts], event.jobs[is_current], event.jobs[is_late]
     if len(current) > 1:
         current = np.unique(current)  # each node of a gang may report
+    is_finish = event.outcome is Outcome.FINISHED
     if event.outcome in (Outcome.FINISHED, Outcome.STOPPED):
-        is_newer = (jobs.lease[event.jobs] < 0) & (event.leases > jobs.saved_lease[event.jobs])
-        saves = counts & (~is_late | is_newer) if event.outcome is Outcome.STOPPED else counts
+        saves = counts
+        if len(late) and not is_finish:
+            is_newer = (jobs.lease[event.jobs] < 0) & (event.leases > jobs.saved_lease[event.jobs])
+            saves = counts & (~is_late | is_newer)
         at = event.jobs[saves], event.leases[saves], event.steps_done[saves]
-        if event.outcome is Outcome.FINISHED:
+        if is_finish:
             _settle_totals(jobs, *at)
         is_checkpoint = event.outcome is Outcome.STOPPED and not event.is_by_time  # a job may finish without saving
         _save(jobs, leases.pool, *at, is_ours=is_checkpoint)
@@ -155,20 +158,19 @@ def ended(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float, se
     any_paused = bool(settings.retry_s) and _missed(jobs, leases.pool, on_time, current, event, settings, now_s)
     if np.count_nonzero(was_stopping):
         jobs.stopped(event.jobs[was_stopping])
-    is_over = failures.book(jobs, rows, event, settings) if is_failure else jobs.failures[rows] > settings.failures_max
-    if event.outcome is not Outcome.FINISHED and not is_failure and jobs.any_timed:
-        is_over = is_over | failures.time_is_over(jobs, rows, now_s)
+    over = rows if is_finish else rows[_is_over(jobs, rows, event, settings, now_s)]
     jobs.steps_done[rows] = jobs.steps_saved[rows]
-    over = rows[is_over | (event.outcome is Outcome.FINISHED)]
-    is_over_now = jobs.marks(over)
-    orphaned = over[(jobs.lease[over] >= 0) & ~jobs.marks(current)[over]]
+    orphaned = over[:0]
+    if len(current) < len(rows):
+        orphaned = over[(jobs.lease[over] >= 0) & ~jobs.marks(current)[over]]
     killed = list(zip(orphaned.tolist(), jobs.lease[orphaned].tolist(), strict=True))
     ending = np.concatenate([current, orphaned]) if len(orphaned) else current
     if len(ending):
         jobs.credit(ending, now_s)
         leases.vacate(ending)
-        jobs.change(current[~is_over_now[current]], JobFact.STOPPED)
-    jobs.change(over, JobFact.FINISHED if event.outcome is Outcome.FINISHED else JobFact.GIVEN_UP)
+        if not is_finish:
+            jobs.change(current[~jobs.marks(over)[current]], JobFact.STOPPED)
+    jobs.change(over, JobFact.FINISHED if is_finish else JobFact.GIVEN_UP)
     return Ended(
         any_free=bool(len(current) or killed),
         any_stopped=bool(np.count_nonzero(alive & was_stopping) or len(late)),
@@ -176,6 +178,14 @@ def ended(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float, se
         any_paused=any_paused,
         orphaned=killed,
     )
+
+
+def _is_over(jobs: JobTable, rows: Ints, event: LeaseEnded, settings: MechanismSettings, now_s: float) -> Bools:
+    """Whether these jobs, which have not finished, are given up, (K,)."""
+    if event.outcome in (Outcome.FAILED, Outcome.UNRUNNABLE):
+        return failures.book(jobs, rows, event, settings)
+    is_over: Bools = jobs.failures[rows] > settings.failures_max
+    return is_over | failures.time_is_over(jobs, rows, now_s) if jobs.any_timed else is_over
 
 
 def _missed(
