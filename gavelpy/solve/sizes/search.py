@@ -9,6 +9,7 @@ boxes                   columns of the jobs whose mix may change in a box around
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 
@@ -32,21 +33,22 @@ _STEPS, _STEP_MAX, _DIFFERENCE, _CLOSE = 7, 0.2, 0.02, 5e-3
 
 def best_of_goal(modes: Modes, goal: ModeGoal, start: Floats, level: float) -> Best | None:
     """The best mix, searched from prices `start` (P,); None if there is none, or if it is not found."""
-    K = len(modes.rate)
-    if K > _ALL_AT_ONCE:
-        some, its = _sampled(modes, goal, min(max(K // _SAMPLE_PART, _SAMPLE_LEAST), _SAMPLE_MOST))
+    K, free = len(modes.rate), np.zeros(modes.row_count)
+    whole = _weight(modes, goal)
+    too_few = goal.is_level and goal.limit * whole > modes.row_count
+    if not too_few and (_demand(modes, goal, free, goal.limit)[0] <= 1.0).all():  # there is enough for all
+        start, level = free, goal.limit
+    elif K > _ALL_AT_ONCE:
+        some, its = _sampled(modes, goal, min(max(K // _SAMPLE_PART, _SAMPLE_LEAST), _SAMPLE_MOST), whole)
         _, start, level, _ = _searched(some, its, start, level, None, _ROUGHLY)
-        some, its = _sampled(modes, goal, _SLOPES_SAMPLE)
+        some, its = _sampled(modes, goal, _SLOPES_SAMPLE, whole)
         start, level = _near(modes, goal, some, its, start, level)
     in_doubt = float(_IN_DOUBT + _IN_DOUBT_PER_ROW * modes.row_count) if K > _ALL_AT_ONCE else K
     for _ in range(_BOXES):
         box = _box(modes, goal, start, level, int(in_doubt))
         ended, price, found, columns = _searched(modes.some(box.rows), goal.some(box.rows), start, level, box)
-        inside = not goal.is_level or (
-            (found > box.first * (1 + _EDGE) or box.first == 0)
-            and (found < box.last * (1 - _EDGE) or box.last == goal.limit)
-        )
-        if ended == DONE and inside:
+        inside = box.first * (1 + _EDGE) < found < box.last * (1 - _EDGE) or found >= goal.limit * (1 - _EDGE)
+        if ended == DONE and (inside or box.first == 0 or not goal.is_level):
             return _assembled(modes, goal, box, columns, price, found)
         if len(box.rows) == K:
             return None
@@ -54,19 +56,19 @@ def best_of_goal(modes: Modes, goal: ModeGoal, start: Floats, level: float) -> B
     return None
 
 
-def _sampled(modes: Modes, goal: ModeGoal, size: int) -> tuple[Modes, ModeGoal]:
+def _sampled(modes: Modes, goal: ModeGoal, size: int, whole: float) -> tuple[Modes, ModeGoal]:
     """About as many classes, which count for all."""
     few = np.arange(0, len(modes.rate), max(1, len(modes.rate) // size))
     some, its = modes.some(few), goal.some(few)
-    return replace(some, count=some.count * (_weight(modes, goal) / _weight(some, its))), its
+    return replace(some, count=some.count * (whole / _weight(some, its))), its
 
 
 def _weight(modes: Modes, goal: ModeGoal) -> float:
     """How much the jobs of a sample count: what they need for a unit of level, or their values."""
     if not goal.is_level:
         return float(modes.count @ goal.money)
-    load = np.where(modes.rate > 0, modes.load[:, :, 0] / np.where(modes.rate > 0, modes.rate, 1.0), np.inf)
-    return float((modes.count * goal.rise) @ load.min(axis=1))
+    per_rate = np.divide(modes.load[:, :, 0], modes.rate, where=modes.rate > 0, out=np.full(modes.rate.shape, np.inf))
+    return float((modes.count * goal.rise) @ reduce(np.minimum, per_rate.T))
 
 
 def _near(

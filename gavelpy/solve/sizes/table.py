@@ -6,6 +6,7 @@ Rates are in units of a job's best rate, and loads in parts of a row, so that pr
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 
@@ -87,10 +88,14 @@ class ModeTable:
         """Shares (C, T) from times (K, M)."""
         S, T = self.configuration.shape[1], len(self.problem.gpu_types)
         share: Floats = np.zeros((self.problem.configuration_count, T))
-        of_job = time.reshape(-1, S, T)[self.classes.of_job]
-        rows = self.configuration[self.jobs]
-        there = rows >= 0
-        share[rows[there]] = of_job[there]
+        of_job = time.reshape(-1, S, T)
+        if len(of_job) < len(self.jobs):
+            of_job = of_job[self.classes.of_job]
+        rows = self.configuration if len(self.jobs) == len(self.configuration) else self.configuration[self.jobs]
+        if rows.min(initial=0) >= 0:
+            share[rows] = of_job
+        else:
+            share[rows[rows >= 0]] = of_job[rows >= 0]
         return share
 
 
@@ -106,27 +111,33 @@ def mode_table(problem: AllocationProblem, per_step_per_s: Floats, floor_steps_p
     configuration[sorted_jobs, slot] = problem.member_configuration[order]
     rate: Floats = np.zeros((J, S, T))
     rate[problem.member_job[order], slot] = np.where(problem.fits, problem.member_rate_steps_per_s, 0.0)[order]
-    best = rate.reshape(J, S * T).max(axis=1, initial=0.0)
+    rate = rate.reshape(J, S * T)
+    best = reduce(np.maximum, rate.T, np.zeros(J))
     jobs = np.flatnonzero(best > 0)
-    rate = rate.reshape(J, S * T)[jobs] / best[jobs, None]
-    need = np.where((configuration >= 0)[:, :, None], problem.occupied[configuration], 0.0)[jobs]
+    need = problem.occupied[configuration]
+    need[configuration < 0] = 0.0
+    rate, need = _rows(rate, jobs) / best[jobs, None], _rows(need, jobs)
     value, floor = best[jobs] * per_step_per_s[jobs], floor_steps_per_s[jobs] / best[jobs]
-    features = np.column_stack([rate, need.reshape(len(jobs), S * R), value, floor])
-    classes = _classes(features)
+    classes = _classes(rate, need.reshape(len(jobs), S * R), value, floor)
     k = classes.representative
     amount = np.where(problem.row_capacity > 0, problem.row_capacity, 1.0).reshape(R, T)
-    load = (need[k][:, :, None, :] / amount.T).reshape(len(k), S * T, R)
+    load = (_rows(need, k)[:, :, None, :] / amount.T).reshape(len(k), S * T, R)
     rows = np.arange(R) * T + np.tile(np.arange(T), S)[:, None]
-    modes = Modes(np.ascontiguousarray(rate[k]), load, rows, classes.count.astype(np.float64), R * T)
+    modes = Modes(_rows(rate, k), load, rows, classes.count.astype(np.float64), R * T)
     return ModeTable(problem, best, jobs, classes, configuration, modes, value[k], floor[k])
 
 
-def _classes(features: Floats) -> Classes:
-    step = max(1, len(features) // _COMPARED)
-    some = features[::step]
+def _rows(figures: Floats, rows: Ints) -> Floats:
+    """These rows, in ascending order; all of them without a copy."""
+    return figures if len(rows) == len(figures) else figures[rows]
+
+
+def _classes(*figures: Floats) -> Classes:
+    step = max(1, len(figures[0]) // _COMPARED)
+    some = np.column_stack([each[::step] for each in figures])
     if step > 1 and len(classes_of(some).count) > _DISTINCT * len(some):
-        return singletons(len(features))
-    return classes_of(features)
+        return singletons(len(figures[0]))
+    return classes_of(np.column_stack(figures))
 
 
 def is_free(modes: Modes, price: Floats) -> Bools:
