@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from benchmarks import (
     allocation,
+    archive,
     by_load,
     certainty,
     estimator,
@@ -35,6 +36,7 @@ BENCHMARKS: Mapping[str, Callable[[], None]] = {
     "sizes": sizes.run,
     "simulation": simulation.run,
     "journal": journal.run,
+    "archive": archive.run,
     "certainty": certainty.run,
     "estimator": estimator.run,
     "holdouts": holdouts.run,
@@ -53,6 +55,7 @@ WITH_OPTIONS: Mapping[str, Callable[[Sequence[str]], None]] = {
     "load": load.run,
 }
 MINUTES_LONG = (
+    "archive",
     "by_load",
     "certainty",
     "estimator",

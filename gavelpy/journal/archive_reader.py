@@ -138,12 +138,12 @@ class ArchiveReader:
         broken = [job.job for job in jobs if not is_sealed(JOBS, job)]
         if broken:
             raise JournalCorrupt(f"job {broken[0]} in the archive does not have its checksum")
-        wanted = sorted({job.block for job in jobs})
+        wanted, numbers = sorted({job.block for job in jobs}), {job.job for job in jobs}
         details: dict[int, dict[str, Any]] = {}
         for first in range(0, len(wanted), _BLOCKS_AT_ONCE):
             query = select(BLOCKS).where(BLOCKS.c.block.in_(wanted[first : first + _BLOCKS_AT_ONCE]))
             for row in connection.execute(query):
-                details |= details_of(BlockRow(*row))
+                details |= details_of(BlockRow(*row), numbers)
         return [
             PastJob(j.job, j.owner, j.name, j.entity, j.state, j.submitted_s, j.ended_s, details.get(j.job, {}))
             for j in jobs

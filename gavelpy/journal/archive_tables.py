@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,7 +20,7 @@ from gavelpy.errors import JournalCorrupt
 from gavelpy.journal.tables import EVENTS, SERIAL, SNAPSHOTS, TABLES, EventRow, insertion, mixed_crc32
 
 Item = TypeVar("Item")
-JOBS_A_BLOCK = 64
+JOBS_A_BLOCK = 32
 EVENTS_A_SEGMENT = 2_000
 _ROWS_AT_ONCE = 500
 SNAPSHOT_EVERY_S = 86_400.0  # of those in the archive
@@ -207,11 +207,15 @@ def is_sealed(table: Table, row: Any) -> bool:  # Any: a row of this table, with
         return False
 
 
-def details_of(block: BlockRow) -> dict[int, dict[str, Any]]:
-    """Details by job; raises JournalCorrupt."""
+def details_of(block: BlockRow, wanted: Collection[int]) -> dict[int, dict[str, Any]]:
+    """Details of the wanted jobs in a block; raises JournalCorrupt."""
     if not is_sealed(BLOCKS, block):
         raise JournalCorrupt(f"block {block.block} of the archive does not have its checksum")
-    return dict(msgspec.msgpack.decode(zlib.decompress(block.data), type=list[tuple[int, dict[str, Any]]]))
+    found = _BLOCK.decode(zlib.decompress(block.data))
+    return {job: msgspec.msgpack.decode(details) for job, details in found if job in wanted}
+
+
+_BLOCK = msgspec.msgpack.Decoder(list[tuple[int, msgspec.Raw]])
 
 
 def archive_upto(connection: Connection, upto: int, snapshot: int) -> None:

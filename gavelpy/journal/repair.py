@@ -118,8 +118,10 @@ def read(connection: Connection, marked: int = 0) -> JournalContent:
         chain = read_chain(rows_after(connection, start.sequence), start)
     count = text(f"SELECT count(*), max(sequence) FROM {EVENTS.name} WHERE sequence > :end")
     after, seen = connection.execute(count, {"end": chain.end.sequence}).one()
-    jobs = 0
-    for row in _rows(connection, SUBMISSIONS, "ORDER BY sequence"):
+    jobs = connection.execute(text(f"SELECT max(first_job + jobs) FROM {SUBMISSIONS.name}")).scalar()
+    jobs = jobs if isinstance(jobs, int) else 0
+    after_snapshot = "WHERE NOT sequence <= :start ORDER BY sequence"  # older ones are checked when they are read
+    for row in _rows(connection, SUBMISSIONS, after_snapshot, start=start.sequence):
         submission = SubmissionRow(*row)
         key = {"owner": submission.owner, "key": submission.key}
         if not is_whole(submission):

@@ -15,6 +15,7 @@ nothing is changed and EventsLost is raised, unless the loss is accepted.
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import shutil
 import sqlite3
@@ -32,10 +33,12 @@ from gavelpy.journal.loss_detection import Evidence, Loss, MarkFile, Marks, acce
 from gavelpy.journal.repair import HEADER_BYTES, JournalContent, Salvage, copy_archive, read, read_only, salvage
 from gavelpy.journal.tables import (
     CURRENT,
+    EVENTS,
     INCARNATION,
     MARKED,
     META,
     SCHEMA_VERSION,
+    SNAPSHOTS,
     MetaRow,
     is_whole,
     meta_row,
@@ -46,6 +49,8 @@ from gavelpy.journal.tables import (
 
 PAGE_BYTES = 4096
 BUSY_MS = 5000
+# Of a larger file a start checks the structure of the tables that it reads; a backup checks that of all of them.
+WHOLE_BYTES, WHOLE = 64 << 20, math.inf
 _MODE = 0o600
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, -1})  # -1: text that is not UTF-8
 _SIDE_FILES = ("-wal", "-shm")
@@ -138,7 +143,7 @@ class SqliteDatabase:
         with closing(read_only(self.path)) as source, closing(sqlite3.connect(copy)) as target:
             source.backup(target)
             target.execute("PRAGMA journal_mode=DELETE")  # one file, which can be read where it cannot be written
-        fault, content = self._inspected(copy)
+        fault, content = self._inspected(copy, WHOLE)
         if fault or content is None:
             copy.unlink()
             raise JournalCorrupt(f"journal is damaged, so no backup of it is kept: {fault}", file=self.name)
@@ -179,9 +184,9 @@ class SqliteDatabase:
             note = f"{self._mark_file.path} cannot be read and is written again"
             self.note = f"{self.note}; {note}".removeprefix("; ")
 
-    def _inspected(self, path: Path) -> tuple[str, JournalContent | None]:
+    def _inspected(self, path: Path, whole_bytes: float = WHOLE_BYTES) -> tuple[str, JournalContent | None]:
         """What is wrong with a file, and its rows if they have the current layout. Changes nothing."""
-        if fault := _structural_fault(path):
+        if fault := _structural_fault(path, whole_bytes):
             return fault, None
         engine = create_engine("sqlite://", creator=lambda: read_only(path), poolclass=NullPool)
         marked = self.marks.sequence if self.marks is not None else 0
@@ -307,7 +312,7 @@ def _engine(path: Path) -> Engine:
     return engine
 
 
-def _structural_fault(path: Path) -> str:
+def _structural_fault(path: Path, whole_bytes: float) -> str:
     """What is wrong with the structure of a file; "" if SQLite can use it. Reads only, which preserves evidence."""
     if not path.exists():
         return "the file is missing, its write-ahead log exists"
@@ -315,8 +320,12 @@ def _structural_fault(path: Path) -> str:
         return "the file is empty" if not path.stat().st_size else "the file ends within its header"
     try:
         with closing(read_only(path)) as connection:
-            answer = str(connection.execute("PRAGMA integrity_check(1)").fetchone()[0])
-            return _fault_of_meta(connection) if answer == "ok" else f"integrity check: {' '.join(answer.split())}"
+            is_large = path.stat().st_size > whole_bytes
+            for what in ("1",) if not is_large else (META.name, EVENTS.name, SNAPSHOTS.name):
+                answer = str(connection.execute(f"PRAGMA integrity_check({what})").fetchone()[0])
+                if answer != "ok":
+                    return f"integrity check: {' '.join(answer.split())}"
+            return _fault_of_meta(connection)
     except sqlite3.Error as error:
         if _code(error) in _DAMAGED | {sqlite3.SQLITE_ERROR}:  # the second: our tables or columns are not there
             return str(error)

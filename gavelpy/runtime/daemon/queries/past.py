@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _SERIAL = re.compile(r"[0-9]{1,15}")
 _THREADS = 2
-_UNKNOWN: Mapping[str, Any] = {"int": 0, "str": "", "float": 0.0, "bool": False, "PublicState": PublicState.FAILED}
+UNKNOWN: Mapping[str, Any] = {"int": 0, "str": "", "float": 0.0, "bool": False, "PublicState": PublicState.FAILED}
 Answer = TypeVar("Answer")
 
 
@@ -49,7 +49,7 @@ def details_of(
 def status_of(past: PastJob) -> JobStatus:
     """The last status of a past job. Fields that came later have the value for unknown."""
     known = past.details["status"]
-    values = {f.name: known.get(f.name, _UNKNOWN.get(str(f.type), ())) for f in fields(JobStatus)}
+    values = {f.name: known.get(f.name, UNKNOWN.get(str(f.type), ())) for f in fields(JobStatus)}
     return JobStatus(**(values | {"state": PublicState(past.state)}))
 
 
