@@ -62,12 +62,18 @@ def _row(jobs: Sequence[client_pb2.Job]) -> tuple[str, ...]:
         printable(job.owner),
         state if is_one else f"{state} x{len(jobs)}",
         str(job.gpus) if is_one else f"{len(jobs)}x{job.gpus}",
-        printable(f"{types} {nodes}".strip() or DASH),
+        printable(f"{types} {nodes}{_beside(jobs)}".strip() or DASH),
         "?" if any(each.total_open for each in jobs) else count(sum(each.steps_total for each in jobs)),
         done(jobs),
         compact(rate) if rate > 0 else DASH,
         printable(why if how_often == len(jobs) or not why else f"{why} ({how_often} of {len(jobs)})"),
     )
+
+
+def _beside(jobs: Sequence[client_pb2.Job]) -> str:
+    """The jobs that share GPUs with these."""
+    others = sorted({other for job in jobs for other in job.co_located_with})
+    return f" with {numbers(others)}" if others else ""
 
 
 def _prefix(names: Sequence[str]) -> str:

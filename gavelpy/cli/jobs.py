@@ -197,6 +197,7 @@ def _sentences(found: client_pb2.GetJobResponse) -> list[str]:
     job = found.job
     state = enum_name(client_pb2.JobState, job.state)
     where = f" on {job.gpu_type} of {', '.join(job.node_ids)} under lease {job.lease}" if job.lease >= 0 else ""
+    where += "".join(f", shared with job {other}" for other in job.co_located_with)
     gpus = "1 GPU" if job.gpus == 1 else f"{job.gpus} GPUs"
     team = f"team {printable(job.entity)}, " if job.entity else ""
     steps = f"{count(job.steps_done)} of {count(job.steps_total)} steps ({percent(job.steps_done, job.steps_total)})"

@@ -581,6 +581,7 @@ class Job(_message.Message):
     FAILURE_FIELD_NUMBER: _builtins.int
     NODES_FIELD_NUMBER: _builtins.int
     EXCLUDE_FIELD_NUMBER: _builtins.int
+    CO_LOCATED_WITH_FIELD_NUMBER: _builtins.int
     RESERVATION_FIELD_NUMBER: _builtins.int
     job: _builtins.int
     name: _builtins.str
@@ -663,6 +664,10 @@ class Job(_message.Message):
     def exclude(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """nodes on which it does not run"""
 
+    @_builtins.property
+    def co_located_with(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """the job that shares its GPUs, if one does"""
+
     def __init__(
         self,
         *,
@@ -711,11 +716,12 @@ class Job(_message.Message):
         failure: _builtins.str = ...,
         nodes: _abc.Iterable[_builtins.str] | None = ...,
         exclude: _abc.Iterable[_builtins.str] | None = ...,
+        co_located_with: _abc.Iterable[_builtins.int] | None = ...,
         reservation: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "array_first", b"array_first", "array_limit", b"array_limit", "array_size", b"array_size", "begin_at_s", b"begin_at_s", "detail", b"detail", "ended_at_s", b"ended_at_s", "entity", b"entity", "exclude", b"exclude", "failure", b"failure", "failure_class", b"failure_class", "failures", b"failures", "gpu_s", b"gpu_s", "gpu_type", b"gpu_type", "gpus", b"gpus", "held_by", b"held_by", "job", b"job", "job_type", b"job_type", "lease", b"lease", "name", b"name", "node_ids", b"node_ids", "nodes", b"nodes", "owed_s", b"owed_s", "owner", b"owner", "preemptible", b"preemptible", "preemptible_why", b"preemptible_why", "priority", b"priority", "priority_rank", b"priority_rank", "ran_s", b"ran_s", "rate_steps_per_s", b"rate_steps_per_s", "reason", b"reason", "reason_kind", b"reason_kind", "received_s", b"received_s", "reservation", b"reservation", "restarts", b"restarts", "share", b"share", "started_at_s", b"started_at_s", "state", b"state", "steps_done", b"steps_done", "steps_estimated", b"steps_estimated", "steps_saved", b"steps_saved", "steps_total", b"steps_total", "submitted_at_s", b"submitted_at_s", "total_open", b"total_open", "urgency", b"urgency", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "array_first", b"array_first", "array_limit", b"array_limit", "array_size", b"array_size", "begin_at_s", b"begin_at_s", "co_located_with", b"co_located_with", "detail", b"detail", "ended_at_s", b"ended_at_s", "entity", b"entity", "exclude", b"exclude", "failure", b"failure", "failure_class", b"failure_class", "failures", b"failures", "gpu_s", b"gpu_s", "gpu_type", b"gpu_type", "gpus", b"gpus", "held_by", b"held_by", "job", b"job", "job_type", b"job_type", "lease", b"lease", "name", b"name", "node_ids", b"node_ids", "nodes", b"nodes", "owed_s", b"owed_s", "owner", b"owner", "preemptible", b"preemptible", "preemptible_why", b"preemptible_why", "priority", b"priority", "priority_rank", b"priority_rank", "ran_s", b"ran_s", "rate_steps_per_s", b"rate_steps_per_s", "reason", b"reason", "reason_kind", b"reason_kind", "received_s", b"received_s", "reservation", b"reservation", "restarts", b"restarts", "share", b"share", "started_at_s", b"started_at_s", "state", b"state", "steps_done", b"steps_done", "steps_estimated", b"steps_estimated", "steps_saved", b"steps_saved", "steps_total", b"steps_total", "submitted_at_s", b"submitted_at_s", "total_open", b"total_open", "urgency", b"urgency", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -53,6 +53,8 @@ def test_two_jobs_that_fit_share_a_gpu_and_a_third_waits(start: StartStage, tmp_
         client.CancelJobs(patient)
 
     saved = [stage.wait_saved(job) for job in jobs]
+    assert [list(job.co_located_with) for job in saved] in ([[jobs[1]], [jobs[0]]], [[], [jobs[0]]])
+    assert list(stage.job(jobs[0]).co_located_with) == [jobs[1]]
     third = submit(stage, "three", 200.0, 8.0)
     os.kill(process_of(stage, jobs[0]), signal.SIGKILL)
     stage.wait_elsewhere(saved[0])

@@ -100,13 +100,14 @@ class Measuring:
                     lease.lease, _Run(-math.inf, now_s, lease.steps_done)
                 )  # started before this scheduler
                 self._read(lease, run, now_s)
-                run.seen_s, run.steps, run.partner = now_s, lease.steps_done, partner_of(self.core, lease)[0]
+                run.seen_s, run.steps = now_s, lease.steps_done
+                run.partner, _ = partner_of(self.core, lease.job, lease.lease)
 
     def _read(self, lease: Lease, run: _Run, now_s: float) -> None:
         rate, seconds = lease.rate_measured_steps_per_s, now_s - run.seen_s
         is_warm = run.seen_s - run.began_s >= self.settings.warm_up_s
         is_new = is_warm and rate > 0 and seconds > 0 and lease.steps_done > run.steps and not is_by_time(lease)
-        partner, its_lease = partner_of(self.core, lease)
+        partner, its_lease = partner_of(self.core, lease.job, lease.lease)
         if is_new and self._was_beside(run, partner, its_lease):
             known = None if partner == NONE else self._known(partner)
             self._loop.add(MeasuredJob(self._known(lease.job), lease.gpu_type, rate, seconds, known))

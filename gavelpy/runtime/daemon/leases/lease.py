@@ -242,16 +242,23 @@ def start_of(core: SchedulerCore, lease: Lease, part: Part) -> Start:
         rate_steps_per_s=lease.rate_steps_per_s,
         time_left_s=time_left_s(core.jobs.by_serial, lease.job),
         directory=directory_of(core, lease),
-        beside_job=partner_of(core, lease)[0],
+        beside_job=partner_of(core, lease.job, lease.lease)[0],
     )
 
 
-def partner_of(core: SchedulerCore, lease: Lease) -> tuple[int, int]:
+def partner_of(core: SchedulerCore, job: int, lease: int) -> tuple[int, int]:
     """The job that shares the GPUs of this lease, and its lease; -1 where none does, or if the lease is an old one."""
     jobs, ids = core.jobs, core.jobs.ids
-    row = ids.row(lease.job)
-    partner = int(jobs.partner[row]) if row >= 0 and jobs.lease[row] == lease.lease else -1
+    row = ids.row(job)
+    partner = int(jobs.partner[row]) if row >= 0 and jobs.lease[row] == lease else -1
     return (ids.serial(partner), int(jobs.lease[partner])) if partner >= 0 else (-1, -1)
+
+
+def co_located_with(core: SchedulerCore, job: int) -> tuple[int, ...]:
+    """The job that shares the GPUs of a job's lease; empty if none does."""
+    row = core.jobs.ids.row(job)
+    partner = partner_of(core, job, int(core.jobs.lease[row]))[0] if row >= 0 else -1
+    return (partner,) if partner >= 0 else ()
 
 
 def columns_of(leases: Sequence[Lease], steps: Iterable[float]) -> tuple[Ints, Ints, Floats]:

@@ -274,7 +274,7 @@ class LeaseTable:
 
     def _hold(self, lease: Lease) -> None:
         """Finds the older leases that a new lease must wait for: on its GPUs, all but that of a co-located job."""
-        _, beside = partner_of(self.core, lease)
+        _, beside = partner_of(self.core, lease.job, lease.lease)
         for older in self._of_job[lease.job] - {lease.lease}:
             lease.waits.add((older, WHOLE))
         for part in lease.parts.values():

@@ -25,7 +25,7 @@ from gavelpy.mechanism.view import standing
 from gavelpy.model.arrays import Ints
 from gavelpy.model.job import JobId, JobSpec
 from gavelpy.runtime.daemon.job_history import name_of
-from gavelpy.runtime.daemon.leases.lease import Wish, is_by_time
+from gavelpy.runtime.daemon.leases.lease import Wish, co_located_with, is_by_time
 from gavelpy.runtime.daemon.queries.fields import number, require, shown
 from gavelpy.runtime.security.identity import Caller
 
@@ -72,6 +72,7 @@ class JobStatus:
     gpus: int
     gpu_type: str  # empty = no lease
     node_ids: Sequence[str]
+    co_located_with: Sequence[int]  # the job that shares its GPUs, if one does
     steps_done: float
     steps_saved: float
     steps_total: float
@@ -109,6 +110,9 @@ class JobStatus:
     reservation: str  # it runs within this reservation only; empty = outside of all
     ran_s: float  # under all leases
     total_open: bool  # steps_total is assumed: neither submitted nor announced
+
+
+_TIMES = ("gpu_s", "share", "owed_s", "received_s", "urgency")
 
 
 @dataclass(frozen=True)
@@ -258,7 +262,6 @@ class JobQueries:
         scheduler = self._scheduler
         jobs, history, spec = scheduler.core.jobs.by_serial, scheduler.history, scheduler.core.jobs.by_serial.specs[job]
         gpu_type, nodes, rate = self.place(job)
-        gpu_s, share, owed_s, received_s, urgency = times
         is_preemptible, evidence = non_preemptible.in_words(jobs, scheduler.core.settings, job)
         return JobStatus(
             job=job,
@@ -270,6 +273,7 @@ class JobQueries:
             gpus=spec.gpus,
             gpu_type=gpu_type,
             node_ids=nodes,
+            co_located_with=co_located_with(scheduler.core, job),
             steps_done=self._steps_done(job),
             steps_saved=float(jobs.steps_saved[job]) if jobs.saved_lease[job] >= 0 else 0.0,
             steps_total=float(jobs.steps_total[job]),
@@ -290,11 +294,7 @@ class JobQueries:
             steps_estimated=self._is_estimate(job),
             preemptible=is_preemptible,
             preemptible_why=evidence,
-            gpu_s=gpu_s,
-            share=share,
-            owed_s=owed_s,
-            received_s=received_s,
-            urgency=urgency,
+            **dict(zip(_TIMES, times, strict=True)),
             held_by=eligibility.held_by(jobs, job),
             begin_at_s=spec.begin_at_s,
             ran_s=float(jobs.ran_s(np.array([job]), scheduler.now_s())[0]),
