@@ -53,7 +53,7 @@ def test_policies_are_listed_with_what_they_do(gavel: Gavel) -> None:
     assert all(len(entry["summary"]) > 20 for entry in answer.json["policies"])
     assert by_name["max_min_fairness"]["guarantees"] == ["sharing_incentive", "pareto_efficient"]
     assert by_name["shortest_job_first"]["guarantees"] == []
-    assert by_name["hierarchical"]["uses"] == ["weight", "entity", "pairs"]
+    assert by_name["hierarchical"]["uses"] == ["weight", "entity", "pairs", "sizes", "resources"]
 
 
 def test_policies_as_a_table_say_the_same(gavel: Gavel) -> None:
