@@ -1,4 +1,4 @@
-"""Requests for events that the journal has already deleted."""
+"""Requests for events that the journal has already deleted, or moved to the archive."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_an_answer_names_the_requested_events_that_were_truncated(
     monkeypatch.setattr(driver, "EVENTS_KEPT", 0)
 
     async def scenario() -> None:
-        async with running(make_config(tmp_path)) as cluster:
+        async with running(make_config(tmp_path, journal={"events_retention": "0"})) as cluster:
             await some_jobs(cluster)
             await some_jobs(cluster)
             await some_jobs(cluster)
@@ -44,5 +44,24 @@ def test_an_answer_names_the_requested_events_that_were_truncated(
         assert json.loads(told[0].json) == {"first": 4, "last": last}
         assert [event.sequence for event in told[1:]] == list(range(last + 1, told[-1].sequence + 1))
         assert [event.kind for event in kept] == [event.kind for event in told[1:]]
+
+    asyncio.run(asyncio.wait_for(scenario(), 120.0))
+
+
+def test_older_events_are_read_from_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "SNAPSHOT_EVENTS", 15)
+    monkeypatch.setattr(driver, "EVENTS_KEPT", 0)
+
+    async def scenario() -> None:
+        async with running(make_config(tmp_path)) as cluster:
+            for _ in range(3):
+                await some_jobs(cluster)
+            stream = EventQueries(cluster.scheduler, JobQueries(cluster.scheduler))
+            kept = await cluster.scheduler.read_journal(lambda store: store.events(0, 1))
+            told = [event async for event in stream.read(SOLE_CALLER)]
+
+        assert kept[0][0] > 1
+        assert [event.sequence for event in told] == list(range(1, told[-1].sequence + 1))
+        assert len(told) >= 60
 
     asyncio.run(asyncio.wait_for(scenario(), 120.0))

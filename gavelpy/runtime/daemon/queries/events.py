@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gavelpy.journal.archive_reader import ArchiveReader
 from gavelpy.journal.codec import journal_name
 from gavelpy.journal.store import EventStore
 from gavelpy.journal.tables import Entry
@@ -218,7 +219,7 @@ class _Visible:
 
 
 class EventQueries:
-    """Reads the journal."""
+    """Reads the journal, and older events from the archive."""
 
     def __init__(self, scheduler: Scheduler, jobs: JobQueries) -> None:
         self._scheduler, self._jobs = scheduler, jobs
@@ -231,13 +232,18 @@ class EventQueries:
         Returns after `events_max`; 0 = EVENTS_DEFAULT, or no limit if it follows new events.
         """
         require(after >= 0, "after", ">= 0", after)
-        serial = self._jobs.find(caller, job) if job else None
+        past = (await self._scheduler.past.among(caller, self._jobs, [job])).get(job)
+        serial = past.job if past is not None else self._jobs.find(caller, job) if job else None
         limit = events_max or (0 if follow else EVENTS_DEFAULT)
         visible = {serial} if serial is not None else None if caller.is_admin else _Visible(self._jobs, caller)
         sent = 0
         while True:
             version = self._scheduler.version
             entries = await self._scheduler.read_journal(partial(EventStore.events, after=after, limit=_EVENTS_A_PAGE))
+            if is_older := bool(entries) and entries[0][0] > after + 1:
+                first = partial(ArchiveReader.events, after=after, limit=_EVENTS_A_PAGE)
+                found_there = await self._scheduler.past.read(first)
+                entries, is_older = found_there or entries, bool(found_there)
             if entries and entries[0][0] > after + 1:
                 yield self._not_kept(after + 1, entries[0])
             for after, now_s, event in entries:
@@ -248,7 +254,7 @@ class EventQueries:
                     sent += 1
                 if limit and sent >= limit:
                     return
-            if len(entries) < _EVENTS_A_PAGE:
+            if len(entries) < _EVENTS_A_PAGE and not is_older:
                 if not follow:
                     return
                 await self._scheduler.wait_changed(version, _WAIT_S)

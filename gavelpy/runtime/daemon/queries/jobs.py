@@ -37,8 +37,7 @@ _SHOWN = re.compile(
     r"PATH|HOME|LANG|LC_[A-Z]+|TZ|TMPDIR|TERM|SHELL|PYTHON(PATH|UNBUFFERED|HASHSEED|FAULTHANDLER)|VIRTUAL_ENV|LD_LIBRARY_PATH"
     r"|OMP_NUM_THREADS|MKL_NUM_THREADS|CUDA_(HOME|LAUNCH_BLOCKING|DEVICE_ORDER)|NCCL_(DEBUG|IB_DISABLE|SOCKET_IFNAME)"
 )
-_SERIAL = re.compile(r"[0-9]{1,15}")
-_OWNER_SEPARATOR = "/"
+_SERIAL, _OWNER_SEPARATOR = re.compile(r"[0-9]{1,15}"), "/"
 PAGE_DEFAULT, PAGE_MAX, JOBS_NAMED_MAX = 1_000, 10_000, 10_000
 
 
@@ -144,8 +143,9 @@ class JobQueries:
         return np.array(self._of_owner.get(selected, ()), dtype=np.int64)
 
     def may_see(self, caller: Caller, job: int) -> bool:
-        """Whether the caller is an admin or owns the job. A job lost with the journal has no owner: all may see it."""
-        return caller.is_admin or self._scheduler.core.jobs.by_serial.specs[job].owner in (caller.name, "")
+        """Whether the caller is an admin or owns the job, which has not left (see `past`). All see lost ones."""
+        row = self._scheduler.core.jobs.ids.row(job)
+        return caller.is_admin or (row >= 0 and self._scheduler.core.jobs.specs[row].owner in (caller.name, ""))
 
     def find(self, caller: Caller, text: str) -> int:
         """The serial of a job by number or name (admins: OWNER/NAME); raises NotFound if the caller may see none."""
@@ -184,8 +184,8 @@ class JobQueries:
         elif len(states) < len(PublicState):
             rows = rows[np.isin(self._states(rows), list(states))]
         if number("ended_since_s", ended_since_s):
-            since_s = ended_since_s - self._scheduler.wall_s(0.0)
             is_over = self._scheduler.core.jobs.by_serial.state[rows] > ALIVE[-1]
+            since_s = ended_since_s - self._scheduler.wall_s(0.0)
             rows = rows[~is_over | self._scheduler.history.ended_since(rows, since_s)]
         page = rows[:size].tolist()
         return JobPage(page, page[-1] if len(rows) > size else -1)
