@@ -88,7 +88,7 @@ def certified(
     bound = float(budget.sum() + duals.price @ problem.row_capacity - promised) / unit if unit > 0 else math.inf
     value = _value(program, objective, share, rates)
     violation = violation_of(program, floors_of(objective, problem.job_count), share)
-    prices = prices_of(program, worth, duals.price, budget) / (unit if unit > 0 else math.inf)
+    prices = prices_of(problem, worth, duals.price, budget) / (unit if unit > 0 else math.inf)
     gap = _relative_gap(value, bound, least_unit=least_unit)
     return Certificate(value, bound, gap, violation, path, solve_s=0.0), prices
 
@@ -194,9 +194,8 @@ def _worth(problem: AllocationProblem, worth: Floats, budget: Floats) -> Floats:
     return total
 
 
-def prices_of(program: Program, worth: Floats, price: Floats, budget: Floats) -> Floats:
+def prices_of(problem: AllocationProblem, worth: Floats, price: Floats, budget: Floats) -> Floats:
     """`price`, and for a type without GPUs the value of a first GPU to a job that needs only one, and nothing else."""
-    problem = program.problem
     empty = problem.gpu_counts == 0
     if not empty.any() or len(problem.resources) > 1:
         return price

@@ -133,3 +133,16 @@ def test_floors_that_cannot_be_met_are_left_to_the_rungs_below() -> None:
 
     with pytest.raises(SolverFailed, match="infeasible"):
         solve(problem, MaxSum(np.ones(600), floors))
+
+
+def test_type_without_gpus_has_the_value_of_a_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = elastic(300, 3)
+    problem = replace(problem, capacity=np.array([[0], [30_000], [30_000]]))
+    objective = MaxSum(1.0 / problem.rate_as_requested_steps_per_s.max(axis=1))
+
+    answer = by_modes(problem, objective, monkeypatch)
+    by_highs = solve(problem, objective)
+
+    assert answer is not None
+    assert answer.prices == pytest.approx(by_highs.shadow_prices, rel=1e-6)
+    assert answer.prices[0] > 0

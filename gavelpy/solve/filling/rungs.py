@@ -214,7 +214,7 @@ def _least_level(program: Program, targets: Targets, filled: Filled, rate: Float
     worth = program.per_job(proof.worth / count) / np.where(best > 0, best, 1.0)
     price = proof.price / np.where(amount > 0, amount, 1.0)
     budget = program.per_job(proof.budget / count)
-    prices = prices_of(program, np.repeat(worth[:, None], len(problem.gpu_types), axis=1), price, budget) / unit
+    prices = prices_of(problem, np.repeat(worth[:, None], len(problem.gpu_types), axis=1), price, budget) / unit
     return objective, bound, prices
 
 

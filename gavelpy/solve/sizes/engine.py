@@ -15,7 +15,16 @@ import numpy as np
 from gavelpy.model.allocation import Certificate
 from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve.certificate import NOISE, Answer, failed, floors_of, raised_budgets, rate_steps_per_s, time_of_jobs
+from gavelpy.solve.certificate import (
+    NOISE,
+    Answer,
+    failed,
+    floors_of,
+    prices_of,
+    raised_budgets,
+    rate_steps_per_s,
+    time_of_jobs,
+)
 from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
 from gavelpy.solve.sizes.search import best_of_goal
 from gavelpy.solve.sizes.table import Best, ModeGoal, Modes, ModeTable, is_free, mode_table, used_by
@@ -133,6 +142,7 @@ def _proved(table: ModeTable, objective: LinearObjective, best: Best) -> Answer:
     )
     path = "classes+prices" if len(table.value) < len(table.jobs) else "prices"
     certificate = Certificate(value, bound, gap, violation, path, solve_s=0.0)
+    price = prices_of(problem, of_types, price, budget)
     return Answer(share, price / (unit if unit > 0 else np.inf), certificate)
 
 
