@@ -6,8 +6,11 @@ Errors name the third row `frame:3:`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.cluster import Cluster
@@ -17,6 +20,7 @@ from gavelpy.model.throughput import ThroughputTable
 from gavelpy.traces.csv_format import RATE_PREFIX, throughputs_from_table, trace_cells, trace_from_table
 from gavelpy.traces.fields import CsvTable, Place
 from gavelpy.traces.problem_json import NUMBERS, JobColumns, build_problem
+from gavelpy.traces.problem_resources import added
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,14 +51,21 @@ def table_from_frame(frame: pd.DataFrame) -> ThroughputTable:
     return throughputs_from_table(_table(frame))
 
 
-def problem_from_frame(jobs: pd.DataFrame, cluster: Cluster, *, entities: Sequence[Entity] = ()) -> AllocationProblem:
+def problem_from_frame(
+    jobs: pd.DataFrame,
+    cluster: Cluster,
+    *,
+    entities: Sequence[Entity] = (),
+    resources: Mapping[str, Mapping[str, float]] = MappingProxyType({}),  # by name, then by GPU type
+) -> AllocationProblem:
     """The problem of the jobs in a frame (rows in order of arrival) on a cluster, with the cluster's prices.
 
     Columns: id, then optionally gpus, weight, steps_remaining, steps_total, age_s, isolated_s, attained_gpu_s,
-    deadline_s (from now; NaN = none), entity, and `rate_<gpu type>` (NaN = cannot run there).
+    deadline_s (from now; NaN = none), entity, `rate_<gpu type>` (NaN = cannot run there), and `demand_<resource>` for
+    each of the `resources` (NaN = 0).
     """
     table = _table(jobs)
-    table.require(("id",), ("gpus", "entity", *NUMBERS), RATE_PREFIX)
+    table.require(("id",), ("gpus", "entity", *NUMBERS, *(f"demand_{name}" for name in resources)), RATE_PREFIX)
     cells = [(place, dict(zip(table.header, row, strict=True))) for place, row in table.rows]
 
     def numbers(name: str) -> list[float]:
@@ -88,7 +99,13 @@ def problem_from_frame(jobs: pd.DataFrame, cluster: Cluster, *, entities: Sequen
         ],
         numbers=by_name,
     )
-    return build_problem(columns, cluster, entities, error)
+    problem = build_problem(columns, cluster, entities, error)
+    capacity = np.array([[by_type.get(t, 0.0) for by_type in resources.values()] for t in problem.gpu_types])
+    demand = np.array([
+        [place.number(f"demand_{name}", cell.get(f"demand_{name}", "") or "0") for name in resources]
+        for place, cell in cells
+    ])  # fmt: skip
+    return added(problem, tuple(resources), capacity, demand.reshape(len(cells), len(resources)))
 
 
 def _table(frame: pd.DataFrame) -> CsvTable:

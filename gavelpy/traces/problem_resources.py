@@ -57,6 +57,13 @@ def with_resources(
         for field, factor in (("demand", 1.0), ("demand_per_gpu", float(problem.gpus_asked[i]))):
             for name, amount in _known(document, ("jobs", i, field), getattr(job, field), column).items():
                 demand[i, column[name]] += factor * amount
+    return added(problem, tuple(resources), capacity, demand)
+
+
+def added(
+    problem: AllocationProblem, resources: tuple[str, ...], capacity: Floats, demand: Floats
+) -> AllocationProblem:
+    """The problem with more resources; `capacity` (T, N) and `demand` (J, N) are in their units."""
     if not resources:
         return problem
     return replace(

@@ -11,7 +11,7 @@ import pytest
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation, Certificate
-from gavelpy.model.explanation import Explanation, Limit, explanation
+from gavelpy.model.explanation import Explanation, Limit, explanation, marginal_value_sentences
 from gavelpy.model.problem import AllocationProblem
 
 PROOF = Certificate(objective=0.5, bound=0.5, gap=0.0, violation=0.0, path="highs", solve_s=0.25)
@@ -204,3 +204,35 @@ def test_a_hundred_thousand_jobs_are_explained_in_a_moment() -> None:
 
     assert time.process_time() - started_s < 1.0  # about 0.1 s; row by row it would take seconds
     assert (found.limit == Limit.CAPACITY).all()
+
+
+def with_cores(cores: list[float], demand: list[float], share: Any) -> Explanation:
+    """Both jobs run on two V100s, and one more core is worth 0.25."""
+    problem = AllocationProblem.of(
+        ["a", "b"], ["v100"], [2], [[4.0], [3.0]], resources={"cpu": cores}, demand={"cpu": demand}
+    )
+    return explanation(Allocation(problem, share, [0.0], PROOF, other_prices=[[0.25]]))
+
+
+def test_a_job_that_waits_for_cores_names_the_resource_that_is_full() -> None:
+    found = with_cores([8.0], [6.0, 4.0], [[2 / 3], [1.0]])
+
+    assert held_by(found, 0) == (Limit.CAPACITY, ["v100"])
+    assert found.text(0) == "has 66.7 % of its time: cpu of v100 (shadow price 0.25) is full"
+    assert found.text(1) == "runs all the time on v100, as fast as it can"
+
+
+def test_a_job_that_needs_more_cores_than_a_type_has_names_them() -> None:
+    found = with_cores([8.0], [16.0, 4.0], [[0.0], [1.0]])
+
+    assert found.limit[0] == Limit.OVERSIZED
+    assert found.text(0) == "needs 16 of cpu; the types on which it runs have at most 8"
+
+
+def test_sentences_name_each_resource() -> None:
+    sentences = marginal_value_sentences(with_cores([8.0], [6.0, 4.0], [[2 / 3], [1.0]]).allocation)
+
+    assert sentences == [
+        "one more v100 does not raise the objective",
+        "one more cpu of v100 raises the objective by up to 50 %",
+    ]

@@ -105,3 +105,13 @@ def test_bad_frame_is_refused_by_row_and_column(column: str, value: object, comp
 
     with pytest.raises(InvalidInput, match=f"^{complaint}"):
         problem_from_frame(frame, CLUSTER)
+
+
+def test_problem_from_a_frame_has_the_given_resources() -> None:
+    frame = pd.DataFrame({"id": ["a", "b"], "rate_v100": [4.0, 3.0], "demand_cpu": [6.0, math.nan]})
+
+    problem = problem_from_frame(frame, Cluster.of({"v100": 2}), resources={"cpu": {"v100": 64}})
+
+    assert problem.resources == ("gpu", "cpu")
+    assert problem.capacity.tolist() == [[2_000, 64_000]]
+    assert problem.demand.tolist() == [[1_000, 6_000], [1_000, 0]]
