@@ -137,3 +137,11 @@ def test_the_shipped_examples_are_right() -> None:
 
     assert len(examples) == 2
     assert [read_config(path).scheduler.name for path in examples] == ["laptop", "gavel"]
+
+
+def test_another_round_keeps_the_interval_between_allocations() -> None:
+    config = parse_config(LEAST + "[mechanism]\nround_s = 1\n")
+
+    changed = config.with_round(config.mechanism, 60.0)
+
+    assert (config.mechanism.solve_interval_s, changed.solve_interval_s, changed.lease_min_s) == (1.0, 1.0, 30.0)
