@@ -253,6 +253,10 @@ def _ordered(core: SchedulerCore, event: _Ordered) -> None:
 
 def _archived(core: SchedulerCore, event: JobsArchived) -> None:
     _all("jobs", event.jobs, archiving.can_leave(core, event.jobs), "over and without a lease that may run")
+    stays = [node for node in event.nodes if not archiving.can_retire(core, node)]
+    if stays or len(set(event.nodes)) < len(event.nodes):
+        wrong = ", ".join(stays or event.nodes)
+        raise InvalidInput(f"nodes must be lost, without leases and reservations, each once, got {wrong}")
     if not 0 <= event.usage_before_s <= core.now_s:
         raise InvalidInput(f"usage_before_s must be in [0, {core.now_s:g}], got {event.usage_before_s!r}")
 

@@ -1,4 +1,4 @@
-"""Removes jobs that are over from the core's tables; their rows are reused, their serials are not.
+"""Removes jobs that are over, and lost nodes, from the core's tables; rows are reused, serials of jobs are not.
 
 The shell chooses the jobs (`JobsArchived`) and writes what is to be known of them to the archive, in one transaction
 with the event. A job can leave when nothing can happen to it any more: it is over and no node may run a lease of it.
@@ -7,6 +7,7 @@ The jobs that stay keep their order, so decisions are the same as if no job had 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,8 +22,9 @@ from gavelpy.mechanism.jobs import (
     WIDE_COLUMNS,
     JobTable,
 )
-from gavelpy.mechanism.lifecycle import LAST_ALIVE
+from gavelpy.mechanism.lifecycle import LAST_ALIVE, NodeState
 from gavelpy.model.arrays import Bools, Ints
+from gavelpy.model.job import NodeId
 
 if TYPE_CHECKING:
     from gavelpy.mechanism.core import SchedulerCore
@@ -33,6 +35,30 @@ def can_leave(core: SchedulerCore, rows: Ints) -> Bools:
     jobs = core.jobs
     is_idle = (jobs.lease[rows] < 0) & (jobs.stopping[rows] < 0) & (jobs.stopping_first[rows] < 0)
     return np.asarray((jobs.state[rows] > LAST_ALIVE) & is_idle & (jobs.partner[rows] < 0))
+
+
+def can_retire(core: SchedulerCore, node_id: str) -> bool:
+    """Whether a node is lost, without leases that may still end there, and in no reservation."""
+    jobs, pool = core.jobs, core.pool
+    row = pool.node_row.get(NodeId(node_id))
+    if row is None or pool.node_state[row] is not NodeState.LOST:
+        return False
+    here = pool.on(NodeId(node_id))
+    late = (gpus for lost in jobs.lost_leases.values() for gpus in lost.values())
+    is_held = len(pool.jobs_holding(here)) or len(jobs.stopping_on(here)) or any(here[gpus].any() for gpus in late)
+    return not is_held and all(node_id not in window.node_ids for window in core.windows.values())
+
+
+def retire(core: SchedulerCore, nodes: Iterable[str]) -> None:
+    """Forgets lost nodes, which can retire."""
+    jobs = core.jobs
+    for node_id in nodes:
+        row = core.pool.retire(NodeId(node_id))
+        avoid = jobs.avoid[: jobs.count]
+        avoid[avoid == row] = -1
+        jobs.loss_nodes = {
+            job: left for job, rows in jobs.loss_nodes.items() if (left := [one for one in rows if one != row])
+        }
 
 
 def remove(core: SchedulerCore, gone: Ints) -> None:

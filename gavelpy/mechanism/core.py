@@ -145,6 +145,7 @@ class SchedulerCore:
             case JobSubmitted() | JobCancelled() | JobsHeld() | JobsReleased() | JobsRequeued() | PriorityChanged():
                 return job_orders.apply(self, event)
             case JobsArchived():
+                archiving.retire(self, event.nodes)
                 archiving.remove(self, event.jobs)
             case ThroughputEstimated():
                 if self.throughput.apply(event, self.jobs):

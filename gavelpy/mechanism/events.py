@@ -221,6 +221,7 @@ class JobsArchived(_Endogenous):
 
     jobs: Ints  # (K,)
     usage_before_s: float = 0.0  # of the core's time; the core does not use it
+    nodes: tuple[str, ...] = ()  # lost nodes that are forgotten
 
 
 @dataclass(frozen=True, eq=False)

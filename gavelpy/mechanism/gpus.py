@@ -1,5 +1,7 @@
 """The core's table of nodes and GPUs: one row per GPU, in the order in which they joined; row numbers never change.
 
+The rows of a lost node that is forgotten are reused by a node with at most as many GPUs.
+
 A node that returns with more GPUs gets new rows for the new ones; with fewer, the last ones are absent.
 
 Each node writes checkpoints to one *directory*. Row 0 of the directories is the cluster's, as marked by the scheduler.
@@ -16,6 +18,7 @@ from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.job import NodeId
 
 NONE = -1
+RETIRED = NodeId("")  # in the place of the name of a node that has left
 CLUSTERS = 0  # row of the directory that the scheduler has marked as the cluster's
 _OWN = "of "  # before the node, in the name of a directory that the node has not named; ids have no spaces
 
@@ -67,6 +70,8 @@ class GpuPool:
         kind = self.gpu_types.index(gpu_type)
         self._counts = self._free_counts = self._domain_counts = self._domains = None
         row = self.node_row.get(node_id)
+        if row is None and (row := self._free_row(gpu_count)) is not None:
+            self.node_ids[row], self.node_row[node_id] = node_id, row
         if row is None:
             row = self.node_row[node_id] = len(self.node_ids)
             self.node_ids.append(node_id)
@@ -93,6 +98,24 @@ class GpuPool:
             self.in_order = self.in_order and row == len(self.node_ids) - 1
         self.set_state(node_id, NodeState.UP)
         return new_type
+
+    def retire(self, node_id: NodeId) -> int:
+        """Forgets a lost node without leases; its row, which is returned, is free for a node with at most its GPUs."""
+        row = self.node_row.pop(node_id)
+        self.node_ids[row], self.node_reserved[row], self.node_part[row] = RETIRED, "", 0
+        self.node_lacks[row], self.node_agent[row] = (), ""
+        self.present[self.node_of == row] = False
+        self.any_lacking = any(self.node_lacks)
+        self.set_directory(row, CLUSTERS)
+        return row
+
+    def _free_row(self, gpu_count: int) -> int | None:
+        """The first row of a retired node that has room for this many GPUs."""
+        if len(self.node_row) == len(self.node_ids):
+            return None
+        sizes = np.bincount(self.node_of, minlength=len(self.node_ids))
+        rows = (row for row, name in enumerate(self.node_ids) if name == RETIRED and sizes[row] >= gpu_count)
+        return next(rows, None)
 
     def displaced(self, node_id: NodeId, gpu_type: str, gpu_count: int) -> Ints:
         """Jobs with leases on GPUs that a known node no longer has when it joins like this; serials, ascending."""

@@ -15,7 +15,7 @@ import numpy as np
 from gavelpy.errors import JournalCorrupt
 from gavelpy.mechanism import eligibility, failures, non_preemptible, priority_classes
 from gavelpy.mechanism.core import SchedulerCore
-from gavelpy.mechanism.gpus import CLUSTERS, GpuPool
+from gavelpy.mechanism.gpus import CLUSTERS, RETIRED, GpuPool
 from gavelpy.mechanism.jobs import FLOAT_COLUMNS, INT_COLUMNS, WIDE_COLUMNS, JobTable
 from gavelpy.mechanism.lifecycle import NodeState, Resumes
 from gavelpy.mechanism.original_gavel import DEFICIT
@@ -286,7 +286,7 @@ def _restore_pool(pool: GpuPool, state: dict[str, Any]) -> None:
     pool.price_usd_per_gpu_h = list(state["prices"])
     nodes = state["nodes"]
     pool.node_ids = [NodeId(node) for node in nodes["ids"]]
-    pool.node_row = {node: row for row, node in enumerate(pool.node_ids)}
+    pool.node_row = {node: row for row, node in enumerate(pool.node_ids) if node != RETIRED}
     pool.node_state = [NodeState(value) for value in nodes["states"]]
     pool.node_unreachable = list(nodes["silent"])
     pool.node_forced = list(nodes["forced"])

@@ -13,7 +13,15 @@ import numpy as np
 
 from gavelpy.errors import InvalidInput
 from gavelpy.mechanism.commands import Command, EstimateThroughput, KillLease, RoundPlan, SolveAllocation
-from gavelpy.mechanism.events import AgentRejoined, AllocationSolved, Event, JobAnnotated, JobCancelled, LeaseStarted
+from gavelpy.mechanism.events import (
+    AgentRejoined,
+    AllocationSolved,
+    Event,
+    JobAnnotated,
+    JobCancelled,
+    JobsArchived,
+    LeaseStarted,
+)
 from gavelpy.mechanism.identities import GONE, Identities
 from gavelpy.model.arrays import Bools, Ints
 
@@ -57,7 +65,7 @@ def to_rows(ids: Identities, event: Event) -> tuple[Event | None, list[Command]]
         commands = [KillLease(job, lease) for job, lease in gone]
     if isinstance(event, AllocationSolved):
         event = _of_pairs(ids, event)
-    elif not (here.any() or isinstance(event, AgentRejoined)) and len(here):
+    elif not (here.any() or isinstance(event, AgentRejoined | JobsArchived)) and len(here):
         return None, []
     return _among(event, rows, here), commands
 

@@ -100,7 +100,7 @@ OF_LATER_VERSIONS: list[Event] = [
     ReservationRemoved("disks"),
     JobsReleased(TWO),
     JobsRequeued(TWO),
-    JobsArchived(TWO, 3600.0),
+    JobsArchived(TWO, 3600.0, ("n0", "n1")),
     PriorityChanged(TWO, "high"),
     JobSubmitted(JobSpec(JobId("then"), 100.0, after_ok=(1, 2), after_any=(0,), no_preempt=True)),
     JobSubmitted(JobSpec(JobId("one-3"), 100.0, array_size=5, array_position=3, array_limit=2)),

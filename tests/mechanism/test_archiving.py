@@ -14,10 +14,11 @@ from hypothesis.stateful import precondition, rule
 
 from gavelpy.errors import InvalidInput
 from gavelpy.journal.codec import decode_state, encode_state
-from gavelpy.mechanism.archiving import can_leave
+from gavelpy.mechanism.archiving import can_leave, can_retire
 from gavelpy.mechanism.commands import Command, EstimateThroughput, SolveAllocation
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import (
+    NO_INTS,
     AgentRejoined,
     Event,
     JobCancelled,
@@ -25,6 +26,8 @@ from gavelpy.mechanism.events import (
     JobsHeld,
     JobSubmitted,
     LeaseEnded,
+    NodeJoined,
+    NodeLost,
     Outcome,
     ProgressReported,
 )
@@ -107,6 +110,24 @@ class ArchivingWorld(CarelessWorld):
         super().teardown()
 
 
+class RetiringWorld(CarelessWorld):
+    """The careless world, in which lost nodes are forgotten, and others join in their rows."""
+
+    @precondition(lambda self: any(can_retire(self.core, node) for node in self.core.pool.node_row))
+    @rule(data=st.data())
+    def forget(self, data: st.DataObject) -> None:
+        can = [node for node in self.core.pool.node_row if can_retire(self.core, node)]
+        self._tell(JobsArchived(NO_INTS, 0.0, (data.draw(st.sampled_from(can)),)))
+
+    @rule(name=st.integers(4, 9), gpu_type=st.sampled_from(("v100", "k80")), count=st.integers(1, 4))
+    def join_newly(self, name: int, gpu_type: str, count: int) -> None:
+        rows = len(self.core.pool.node_ids)
+        self._tell(NodeJoined(NodeId(f"n{name}"), gpu_type, count))
+        assert len(self.core.pool.node_ids) <= rows + 1
+
+
+TestRetiringWorld = RetiringWorld.TestCase
+TestRetiringWorld.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 TestArchivingWorld = ArchivingWorld.TestCase
 TestArchivingWorld.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
@@ -254,3 +275,25 @@ def test_a_dependent_names_a_living_job_after_rows_have_moved() -> None:
 
     assert core.unmet_jobs == [(3, 1)]
     assert core.jobs.by_serial.state[3] == JobState.CANCELLED
+
+
+def test_a_node_takes_the_rows_of_one_that_is_forgotten() -> None:
+    core = make_core(make_spec("a"), servers=[("v100", 2), ("v100", 4)])
+    tell(core, NodeLost(NodeId("n1")))
+    tell(core, JobsArchived(NO_INTS, 0.0, ("n1",)))
+
+    tell(core, NodeJoined(NodeId("small"), "k80", 3))
+    tell(core, NodeJoined(NodeId("other"), "v100", 1))
+
+    assert core.pool.node_ids == ["n0", "small", "other"]
+    assert core.pool.type_counts(core.pool.usable).tolist() == [3, 3]
+    assert len(core.pool.job) == 7
+    copy = restore(decode_state(encode_state(snapshot(core))))
+    assert copy.pool.node_row == core.pool.node_row
+
+
+def test_a_node_that_is_not_lost_stays() -> None:
+    core = make_core(make_spec("a"))
+
+    with pytest.raises(InvalidInput, match="nodes must be lost"):
+        tell(core, JobsArchived(NO_INTS, 0.0, ("n0",)))

@@ -122,24 +122,24 @@ class CarelessWorld(RuleBasedStateMachine):
         """A node joins for the first time, after a loss, or with different GPUs."""
         self._tell(NodeJoined(NodeId(f"n{name}"), gpu_type, count, sees))
 
-    @precondition(lambda self: self.core.pool.node_ids)
+    @precondition(lambda self: self.core.pool.node_row)
     @rule(data=st.data(), kind=st.sampled_from([NodeDraining, forced_drain, *[NodeUnreachable] * 2, NodeLost]))
     def leave(self, data: st.DataObject, kind: Callable[[NodeId], Event]) -> None:
-        self._tell(kind(data.draw(st.sampled_from(self.core.pool.node_ids))))
+        self._tell(kind(data.draw(st.sampled_from(list(self.core.pool.node_row)))))
 
-    @precondition(lambda self: self.core.pool.node_ids)
+    @precondition(lambda self: self.core.pool.node_row)
     @rule(data=st.data(), why=st.sampled_from(["its disk is full", "its disk is full", ""]))
     def hinder(self, data: st.DataObject, why: str) -> None:
-        self._tell(NodeUnhealthy(data.draw(st.sampled_from(self.core.pool.node_ids)), why))
+        self._tell(NodeUnhealthy(data.draw(st.sampled_from(list(self.core.pool.node_row))), why))
 
-    @precondition(lambda self: self.core.pool.node_ids)
+    @precondition(lambda self: self.core.pool.node_row)
     @rule(data=st.data(), directory=st.sampled_from(["d0", "d0", "d1"]), is_marked=OFTEN)
     def see_directory(self, data: st.DataObject, directory: str, is_marked: bool) -> None:
         """d0 is the cluster's, and may be marked late; d1 is the unmounted directory, or another file system."""
-        node = data.draw(st.sampled_from(self.core.pool.node_ids))
+        node = data.draw(st.sampled_from(list(self.core.pool.node_row)))
         self._tell(DirectorySeen(node, directory, directory == "d0" and is_marked))
 
-    @precondition(lambda self: self.core.pool.node_ids)
+    @precondition(lambda self: self.core.pool.node_row)
     @rule(data=st.data(), wrong=st.sampled_from(WRONG))
     def say_what_makes_no_sense(self, data: st.DataObject, wrong: Event) -> None:
         before = encode_state(snapshot(self.core))
@@ -230,7 +230,7 @@ class CarelessWorld(RuleBasedStateMachine):
         solved = AllocationSolved(epoch, question.jobs[row], column, matrix[row, column], 0.0, 0.0, "", *pairs)
         self._tell(AllocationFailed(epoch, "no") if fails else solved)
 
-    @precondition(lambda self: self.core.jobs.count and self.core.pool.node_ids)
+    @precondition(lambda self: self.core.jobs.count and self.core.pool.node_row)
     @rule(data=st.data(), jobs=st.integers(0, 3))
     def go_on(self, data: st.DataObject, jobs: int) -> None:
         """The usual sequence: jobs arrive, the core is woken and answered, and granted leases start."""
@@ -285,12 +285,12 @@ class CarelessWorld(RuleBasedStateMachine):
         is_paid = settings.retry_s > 0 and jobs.losses[row] > settings.losses_free
         assert not is_paid or jobs.retry_at_s[row] > self.now_s or jobs.lease[row] >= 0, "a server may make us spin"
 
-    @precondition(lambda self: self.core.pool.node_ids)
+    @precondition(lambda self: self.core.pool.node_row)
     @rule(data=st.data())
     def restart(self, data: st.DataObject) -> None:
         self._tell(SchedulerRestarted(self.core.incarnation + 1))
         self.question = None
-        node = data.draw(st.sampled_from(self.core.pool.node_ids))
+        node = data.draw(st.sampled_from(list(self.core.pool.node_row)))
         told = data.draw(st.lists(st.sampled_from(self.running + self.gone), max_size=3)) if self.running else []
         jobs, leases = (np.array([getattr(lease, k) for lease in told], dtype=np.int64) for k in ("job", "lease"))
         self._tell(AgentRejoined(node, jobs, leases, np.full(len(told), 10.0)))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gavelpy.journal.archive_tables import Leaving, PastJob
-from gavelpy.mechanism.archiving import can_leave
+from gavelpy.mechanism.archiving import can_leave, can_retire
 from gavelpy.mechanism.events import JobsArchived
 from gavelpy.model.arrays import Ints
 from gavelpy.runtime.daemon.config_sections import JournalSettings
@@ -61,7 +61,9 @@ class Archivist:
         is_more = len(due) > len(jobs)
         pause_s = LOAD * (perf_counter() - began_s) if is_more else EVERY_S
         self._allowed_s = perf_counter() + pause_s
-        return (JobsArchived(jobs, float(before_s)), Leaving(found, usage)) if found or usage else None
+        nodes = self._lost_nodes(now_s)
+        event = JobsArchived(jobs, float(before_s), nodes)
+        return (event, Leaving(found, usage)) if found or usage or nodes else None
 
     def events_from_s(self, now_s: float) -> float | None:
         """The archive keeps events for a replay from then on; None = no events."""
@@ -79,6 +81,12 @@ class Archivist:
         jobs = self._scheduler.history.ended_by(now_s - self._retention_s)
         jobs = jobs[can_leave(core, core.jobs.ids.rows(jobs))]
         return np.asarray(jobs[~np.isin(jobs, self._scheduler.leases.jobs)])
+
+    def _lost_nodes(self, now_s: float) -> tuple[str, ...]:
+        """Nodes that have been lost for as long, and are forgotten."""
+        lost_s, core = self._scheduler.history.lost_s, self._scheduler.core
+        old = [node for node, at_s in lost_s.items() if at_s <= now_s - self._retention_s]
+        return tuple(node for node in sorted(old) if can_retire(core, node))
 
     def _read(self, jobs: Ints) -> list[PastJob]:
         scheduler = self._scheduler

@@ -36,7 +36,7 @@ from gavelpy.mechanism.events import (
     PriorityChanged,
 )
 from gavelpy.mechanism.identities import GONE, Identities
-from gavelpy.mechanism.lifecycle import ALIVE, JobState
+from gavelpy.mechanism.lifecycle import ALIVE, JobState, NodeState
 from gavelpy.mechanism.priority_classes import NORMAL, in_words
 from gavelpy.mechanism.translation import to_rows
 from gavelpy.model.arrays import Bools, Floats, Ints
@@ -100,6 +100,7 @@ class JobHistory:
         self._notes: dict[int, str] = {}  # last note of each job that has one
         self._named: dict[tuple[str, str], int] = {}  # newest serial of a name
         self.agents: dict[str, str] = {}  # identity of the agent of each node that has one and is not lost
+        self.lost_s: dict[str, float] = {}  # since when nodes are lost
         self.policy: PolicyChanged | None = None  # in force; None = never changed
         self.answer = PolicyAnswer()
         self.notices: deque[Notice] = deque(maxlen=NOTICES_MAX)  # oldest first
@@ -195,6 +196,10 @@ class JobHistory:
                 self.answer = replace(self.answer, failure=event.detail)
             case _:
                 pass
+        if isinstance(event, NodeLost):
+            self.lost_s.setdefault(event.node_id, now_s)
+        elif isinstance(event, NodeJoined):
+            self.lost_s.pop(event.node_id, None)
         if core.unmet_jobs:
             self._unmet(core, now_s)
 
@@ -220,6 +225,7 @@ class JobHistory:
 
     def _archived(self, event: JobsArchived) -> None:
         """Forgets jobs that have left, and the usage of past hours."""
+        self.lost_s = {node: lost_s for node, lost_s in self.lost_s.items() if node not in event.nodes}
         gone = set(event.jobs.tolist())
         self.usage.archived(gone, event.usage_before_s)
         stays = np.ones(len(self._history), dtype=np.bool_)
@@ -292,6 +298,7 @@ class JobHistory:
             "history": self._history.copy(),
             "notes": {str(job): text for job, text in self._notes.items()},
             "agents": dict(self.agents),
+            "lost_s": dict(self.lost_s),
             "notices": [list(notice) for notice in self.notices],
             "usage": self.usage.snapshot(),
             "policy": None if self.policy is None else [self.policy.policy, self.policy.parameters, self.policy.blind],
@@ -311,6 +318,10 @@ class JobHistory:
             history._notes = {int(job): text for job, text in state["notes"].items()}
             history.notices.extend(Notice(*notice) for notice in state.get("notices", ()))
             history.agents = dict(state.get("agents", {}))  # an earlier version had none
+            lost = [
+                str(node) for node, row in core.pool.node_row.items() if core.pool.node_state[row] is NodeState.LOST
+            ]
+            history.lost_s = dict.fromkeys(lost, core.now_s) | dict(state.get("lost_s", {}))
             history.usage = UsageBook.restore(state.get("usage"), core)
             history.policy = None if state["policy"] is None else PolicyChanged(*state["policy"])
         except (LookupError, TypeError, ValueError) as error:

@@ -124,7 +124,8 @@ def _gpu_types(pool: GpuPool) -> Iterator[MetricFamily]:
 
 def _nodes(pool: GpuPool) -> Iterator[MetricFamily]:
     states = [state.name.lower() for state in NodeState]
-    counts = [pool.node_state.count(state) for state in NodeState]
+    of_known = [pool.node_state[row] for row in pool.node_row.values()]
+    counts = [of_known.count(state) for state in NodeState]
     silent, unhealthy = sum(pool.node_unreachable), sum(map(bool, pool.node_unhealthy))
     names = [*states, "silent", "unhealthy"]
     yield _labelled("nodes", "Nodes by state; silent and unhealthy ones also count as up or draining.", "state", names,
@@ -134,8 +135,9 @@ def _nodes(pool: GpuPool) -> Iterator[MetricFamily]:
     in_use = np.bincount(pool.node_of[pool.job != NONE], minlength=rows)
     usable = np.bincount(pool.node_of[pool.usable], minlength=rows) > 0
     is_lost = np.array([state is NodeState.LOST for state in pool.node_state], dtype=np.bool_)
-    order = np.argsort(is_lost, kind="stable")[:NODES_MAX]  # lost nodes last
-    rest = np.argsort(is_lost, kind="stable")[NODES_MAX:]
+    known = np.array(sorted(pool.node_row.values()), dtype=np.int64)
+    ordered = known[np.argsort(is_lost[known], kind="stable")]  # lost nodes last
+    order, rest = ordered[:NODES_MAX], ordered[NODES_MAX:]
     labels = [str(pool.node_ids[row]) for row in order.tolist()] + [OTHER] * bool(len(rest))
     columns = (
         ("node_gpus", "GPUs of a node.", present),

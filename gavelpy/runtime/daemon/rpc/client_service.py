@@ -222,9 +222,9 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
         return answer
 
     async def ListNodes(self, request: pb.ListNodesRequest, context: Context) -> pb.ListNodesResponse:
-        """All nodes that have ever joined."""
+        """All nodes, but those that have been lost for long."""
         nodes = []
-        for row in range(len(self._scheduler.core.pool.node_ids)):
+        for row in sorted(self._scheduler.core.pool.node_row.values()):
             nodes.append(node_message(self._cluster.node_at(row, caller())))
             await _give_way(row)
         return pb.ListNodesResponse(nodes=nodes)
