@@ -22,7 +22,7 @@ from gavelpy.solve.linear import TRACE
 from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
 from gavelpy.solve.prices.certified import proved, ray_at
 from gavelpy.solve.prices.crossover import ATTEMPTS, exact
-from gavelpy.solve.prices.newton import NEWTON_MIN, PRICE_FLOOR, Dual, Point, near_level, near_sum, roughly_level
+from gavelpy.solve.prices.newton import NEWTON_MIN, PRICE_FLOOR, Dual, Point, near, near_level, near_sum, roughly_level
 from gavelpy.solve.prices.pivots import has_few_pivots, most_gain
 from gavelpy.solve.prices.table import Fixed, Proportional, Table, compiled, jobs_of, kernels, search_kernels
 from gavelpy.solve.prices.vertex import Mix, as_left, from_prices, read_off, unique
@@ -284,6 +284,8 @@ def _remembered(kind: str, mix: Mix, solver: Solver) -> Mix:
 
 def _found(dual: Dual, start: Point, kind: str, solver: Solver) -> Mix | None:
     mix = unique(dual, start) if _is_large(dual.table) else None
+    if mix is None and _is_large(dual.table):  # prices were too rough: a search from kept ones may find it
+        mix = unique(dual, near(dual, start))
     if mix is not None and mix.price.any():
         return _remembered(kind, mix, solver)
     vertex = exact(dual, start, solver, ATTEMPTS)
