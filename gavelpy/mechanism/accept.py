@@ -257,8 +257,8 @@ def _archived(core: SchedulerCore, event: JobsArchived) -> None:
     if stays or len(set(event.nodes)) < len(event.nodes):
         wrong = ", ".join(stays or event.nodes)
         raise InvalidInput(f"nodes must be lost, without leases and reservations, each once, got {wrong}")
-    if not 0 <= event.usage_before_s <= core.now_s:
-        raise InvalidInput(f"usage_before_s must be in [0, {core.now_s:g}], got {event.usage_before_s!r}")
+    if not 0 <= event.usage_before_s < math.inf:
+        raise InvalidInput(f"usage_before_s must be a time of 0 or later, got {event.usage_before_s!r}")
 
 
 def _joined(event: NodeJoined) -> None:

@@ -297,3 +297,13 @@ def test_a_node_that_is_not_lost_stays() -> None:
 
     with pytest.raises(InvalidInput, match="nodes must be lost"):
         tell(core, JobsArchived(NO_INTS, 0.0, ("n0",)))
+
+
+def test_usage_leaves_although_nothing_has_happened_in_the_hour() -> None:
+    core = make_core(make_spec("a"))
+
+    tell(core, JobsArchived(NO_INTS, 3600.0), 3605.0)
+
+    assert core.now_s == 3605.0
+    with pytest.raises(InvalidInput, match="usage_before_s must be a time"):
+        tell(core, JobsArchived(NO_INTS, -1.0))

@@ -171,3 +171,43 @@ async def reports_over_a_restart(directory: Path) -> list[list[UsageRow]]:
         with pytest.raises(InvalidInput, match="since_s must be"):
             await usage(cluster.scheduler, Caller("alice", Role.USER), since_s=float("nan"))
     return [list(report.rows) for report in found]
+
+
+def test_what_leaves_and_what_stays_is_all_of_the_usage() -> None:
+    """Leases that start and end at random, with changes of prices: rows leave at any hour, and sums stay the same."""
+    rng, core = Random(3), make_core()
+    whole, book, now_s, left = UsageBook(), UsageBook(), 0.0, defaultdict(lambda: [0.0] * 5)
+    running: dict[int, int] = {}
+    for lease in range(400):
+        now_s += rng.expovariate(1 / 900)
+        job = rng.randrange(6)
+        for each in (whole, book):
+            if job in running:
+                each.ended(end(job, running[job]), now_s, core)
+            else:
+                each.started(start(job, lease, rng.choice((job % 4, job % 4))), core, now_s)
+        running = {other: at for other, at in running.items() if other != job} | (
+            {} if job in running else {job: lease}
+        )
+        if rng.random() < 0.1:
+            price = rng.random()
+            for each in (whole, book):
+                each.priced("v100", price, now_s)
+        if rng.random() < 0.1:
+            before_s = now_s // HOUR_S * HOUR_S
+            for row in book.leaving(before_s):
+                assert row.start_s + row.length_s <= before_s
+                total = left[Holder(row.owner, row.entity, row.gpu_type)]
+                sums = (row.gpu_s, row.cost_usd, row.waited_s, row.leases, row.preemptions)
+                total[:] = [one + other for one, other in zip(total, sums, strict=True)]
+            book.archived((), before_s)
+
+    for holder, sums in book.sums_since(0.0, now_s)[1].items():
+        left[holder][:] = [one + other for one, other in zip(left[holder], sums, strict=True)]
+
+    expected = whole.sums_since(0.0, now_s)[1]
+    assert left.keys() == expected.keys()
+    for holder, sums in expected.items():
+        assert left[holder] == pytest.approx(sums)
+    assert sum(sums[3] for sums in expected.values()) > 100
+    assert sum(sums[4] for sums in expected.values()) > 100
