@@ -8,15 +8,19 @@ lease of them, so nothing happens to them meanwhile.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gavelpy.errors import InvalidInput
 from gavelpy.journal.archive_tables import Leaving, PastJob
+from gavelpy.mechanism.accept import check
 from gavelpy.mechanism.archiving import can_leave, can_retire
 from gavelpy.mechanism.events import JobsArchived
+from gavelpy.mechanism.translation import to_rows
 from gavelpy.model.arrays import Ints
 from gavelpy.runtime.daemon.config_sections import JournalSettings
 from gavelpy.runtime.daemon.job_history import name_of
@@ -27,6 +31,7 @@ from gavelpy.runtime.daemon.usage import HOUR_S
 if TYPE_CHECKING:
     from gavelpy.runtime.daemon.scheduler import Scheduler
 
+logger = logging.getLogger(__name__)
 JOBS_AT_ONCE = 500
 _READ_AT_ONCE = 50  # between two yields to the event loop
 EVERY_S = 60.0
@@ -63,7 +68,15 @@ class Archivist:
         self._allowed_s = perf_counter() + pause_s
         nodes = self._lost_nodes(now_s)
         event = JobsArchived(jobs, float(before_s), nodes)
-        return (event, Leaving(found, usage)) if found or usage or nodes else None
+        if not (found or usage or nodes):
+            return None
+        try:
+            ids = self._scheduler.core.jobs.ids
+            check(self._scheduler.core, to_rows(ids, event)[0] or event)
+        except InvalidInput as error:  # it must not be in the journal, as the core would keep what it names
+            logger.error("nothing was archived", extra={"detail": str(error)})
+            return None
+        return event, Leaving(found, usage)
 
     def events_from_s(self, now_s: float) -> float | None:
         """The archive keeps events for a replay from then on; None = no events."""

@@ -143,5 +143,17 @@ async def check_past(cluster: Running) -> None:
     assert row.preemptions == 0
 
 
+def test_what_the_core_would_refuse_is_not_journaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> int:
+        async with running(make_config(tmp_path)) as cluster:
+            archivist: Any = cluster.scheduler.driver.archivist
+            monkeypatch.setattr(archivist, "_lost_nodes", lambda _: ("nowhere",))
+            archivist._allowed_s, before = 0.0, cluster.scheduler.driver.sequence
+            assert await archivist.next(cluster.scheduler.now_s()) is None
+            return cluster.scheduler.driver.sequence - before
+
+    assert asyncio.run(scenario()) == 0
+
+
 def test_past_jobs_leave_stay_known_and_are_archived_once(tmp_path: Path) -> None:
     asyncio.run(live(tmp_path))
