@@ -101,9 +101,7 @@ def usage(
     names = list(dict.fromkeys(name for each in by or ("user,type",) for name in each.split(",")))
     sums = _sums(found.rows, names)
     if as_csv:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow([*names, *_SUMS])
-        writer.writerows([*key, *values] for key, values in sorted(sums.items()))
+        csv.writer(sys.stdout, lineterminator="\n").writerows(csv_rows(names, sums))
         return
     if output is Output.JSON:
         echo_json({"since_s": found.since_s, "until_s": found.until_s, "usage": list(_as_json(names, sums))})
@@ -138,6 +136,13 @@ def _sums(rows: Iterable[client_pb2.UsageRow], names: Sequence[str]) -> dict[tup
         total = sums[tuple(str(getattr(row, _COLUMNS[name])) for name in names)]
         total[:] = [value + float(getattr(row, name)) for value, name in zip(total, _SUMS, strict=True)]
     return dict(sums)
+
+
+def csv_rows(names: Sequence[str], sums: Mapping[tuple[str, ...], Sequence[float]]) -> Iterable[Sequence[str | float]]:
+    """A header, and a row for each holder: seconds and USD as they are, counts as whole numbers."""
+    yield [*names, *_SUMS]
+    for key, values in sorted(sums.items()):
+        yield [*key, *values[:3], *map(round, values[3:])]
 
 
 def _as_json(

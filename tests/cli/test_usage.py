@@ -10,7 +10,7 @@ import typer
 
 from gavelpy.cli.job_tables import ended_table, priority_table
 from gavelpy.cli.output import DASH, duration
-from gavelpy.cli.usage import since, usage_table
+from gavelpy.cli.usage import csv_rows, since, usage_table
 from gavelpy.runtime.wire import client_pb2
 from tests.cli.commands import Gavel
 
@@ -107,3 +107,14 @@ def test_lag_of_a_job_that_is_ahead_is_negative() -> None:
 
     assert [row[10] for row in rows] == ["3 min", "-3 min"]
     assert [row[7] for row in rows] == ["25.0 %", "50.0 %"]
+
+
+def test_csv_has_seconds_without_rounding_and_whole_counts() -> None:
+    rows = list(csv_rows(["team", "type"], {("b", "k80"): [1.5, 0.25, 3.125, 2.0, 1.0], ("a", "k80"): [0.0] * 5}))
+
+    assert rows == [
+        ["team", "type", "gpu_s", "cost_usd", "waited_s", "leases", "preemptions"],
+        ["a", "k80", 0.0, 0.0, 0.0, 0, 0],
+        ["b", "k80", 1.5, 0.25, 3.125, 2, 1],
+    ]
+    assert all(isinstance(value, int) for value in rows[2][5:])
