@@ -45,7 +45,7 @@ def test_jobs_survive_a_hundred_deaths(seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_jobs_that_share_gpus_survive_two_hundred_deaths(tmp_path: Path) -> None:
-    faults = {fault: 2 * count for fault, count in LONG.items() if fault is not Fault.FREEZE}
+    faults = {Fault.SCHEDULER: 100, Fault.AGENT: 40, Fault.SHIM: 20, Fault.JOB: 60}  # some find no job to kill
     trial = Trial(seed=31, jobs=16, steps=4000.0, faults=faults, within_s=480.0, patience_s=400.0, is_packed=True)
 
     found = run(trial, tmp_path / "cluster")
