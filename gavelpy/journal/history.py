@@ -304,7 +304,8 @@ class History:
         return self._living
 
     def _settle(self, rows: Ints, now_s: float) -> None:
-        self.owed_s[rows] += self.target[rows] * (now_s - self.owed_since_s[rows])[:, None]
+        owed_s = self.target.take(rows, axis=0) * (now_s - self.owed_since_s[rows])[:, None]
+        self.owed_s[rows] = self.owed_s.take(rows, axis=0) + owed_s
         self.owed_since_s[rows] = now_s
 
 

@@ -10,6 +10,7 @@ others. A job that has a lease keeps it when a limit is lowered; it is not repla
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,7 +43,7 @@ def _is_able(core: SchedulerCore, rows: Ints) -> Bools:
         fits = priority_classes.can_run_in_class(jobs, pool, core.settings, rows, open_gpus)
     else:
         fits = can_run(jobs, pool, rows, open_gpus)
-    is_able: Bools = np.asarray(fits.any(axis=1))
+    is_able: Bools = reduce(np.logical_or, fits.T, np.zeros(len(rows), dtype=np.bool_))  # faster than `any`
     if len(fixed := core.fixed):
         is_able &= ~np.isin(rows, fixed)
     return is_able & non_preemptible.may_begin(jobs, rows, core.now_s) if jobs.any_gated else is_able

@@ -56,7 +56,7 @@ def can_run(jobs: JobTable, pool: GpuPool, rows: Ints, among: Bools | None = Non
     is_plain = pool.shares_checkpoints and not jobs.any_limited and not pool.limits_jobs
     if is_plain or (pool.shares_checkpoints and node_sets(jobs, pool) is None):
         most = pool.usable_counts if among is None else pool.domain_counts(among)
-        return (jobs.rate[rows] > 0) & (jobs.gpus[rows][:, None] <= most)
+        return (jobs.rate.take(rows, axis=0) > 0) & (jobs.gpus[rows][:, None] <= most)
     enough: Bools = jobs.gpus[rows, None] <= max_gang(jobs, pool, rows, among)
     return (jobs.rate[rows] > 0) & enough
 

@@ -226,7 +226,7 @@ def problem_of(
     counts = pool.counts if exempt.open_gpus is None else pool.type_counts(exempt.open_gpus)
     gpus, steps_total = jobs.gpus[rows], jobs.steps_total[rows]
     usable = can_run(jobs, pool, rows, exempt.open_gpus)  # false: the rate is unknown, or the gang too large
-    rate = np.where(usable, jobs.rate[rows], 0.0)
+    rate = np.where(usable, jobs.rate.take(rows, axis=0), 0.0)
     _book_isolated(jobs, np.union1d(rows, exempt.jobs) if len(exempt.jobs) else rows, pool.counts)
     order = np.arange(len(rows))
     entity = jobs.entity[rows]
@@ -266,7 +266,7 @@ def problem_of(
 
 def _book_isolated(jobs: JobTable, rows: Ints, counts: Ints) -> None:
     """Adds the time that the steps since the last problem take on 1/n of each GPU type. Gavel §4.2, Themis."""
-    steps, before, rate = jobs.steps_done[rows], jobs.isolated_rate[rows], jobs.rate[rows]
+    steps, before, rate = jobs.steps_done[rows], jobs.isolated_rate[rows], jobs.rate.take(rows, axis=0)
     progressed = steps - jobs.isolated_steps[rows]
     more_s = np.divide(progressed, before, out=np.zeros(len(rows)), where=before > 0)
     jobs.isolated_s[rows] += np.maximum(more_s, 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import reduce
 
 import numpy as np
 
@@ -79,16 +80,17 @@ def _first_choices(problem: AllocationProblem, jobs: Ints, share: Floats) -> tup
 
     A job ends them if too few GPUs of its fastest type are left, or if several types are the fastest and it holds none.
     """
-    rates, needed, held = problem.member_rate_steps_per_s[jobs], problem.demand[jobs, 0], problem.gpu_type_held[jobs]
-    is_fastest = rates == rates.max(axis=1, initial=0.0)[:, None]
-    row = np.arange(len(jobs))
+    rates = problem.member_rate_steps_per_s.take(jobs, axis=0)
+    needed, held = problem.demand[jobs, 0], problem.gpu_type_held[jobs]
+    row, none = np.arange(len(jobs)), np.zeros(len(jobs), dtype=np.int64)
+    is_fastest = rates == reduce(np.maximum, rates.T, none)[:, None]  # faster than `max` and `count_nonzero` of rows
     keeps = (held >= 0) & is_fastest[row, held]
     choice = np.where(keeps, held, is_fastest.argmax(axis=1))
     taken = np.zeros(rates.shape, dtype=np.int64)
     taken[row, choice] = needed
     taken = taken.cumsum(axis=0)
     is_served = taken[row, choice] <= problem.capacity[choice, 0]
-    is_served &= keeps | (np.count_nonzero(is_fastest, axis=1) == 1)
+    is_served &= keeps | (reduce(np.add, is_fastest.T, none) == 1)
     count = len(jobs) if is_served.all() else int(is_served.argmin())
     share[jobs[:count], choice[:count]] = 1.0
     return count, taken[count - 1] if count else np.zeros(rates.shape[1], dtype=np.int64)
