@@ -38,6 +38,7 @@ _RANK_MAX = 1_000_000
 _TAIL_MAX = 100_000
 _AFTER_MAX = 100_000  # nodes
 _NODES_NAMED = 5
+_SETTLED_S = 0.1  # after which a node sends all lines of a job that has ended; nodes wait for half as long
 _CHUNK_CHARACTERS = 256 << 10
 _LINES_AT_ONCE, _PAGE_LINES_MIN, _PAGE_LINES_MAX = 40_000, 500, 10_000
 
@@ -96,7 +97,7 @@ class _Reading:
         require(query.tail_lines <= _TAIL_MAX, "tail_lines", f"at most {_TAIL_MAX}", query.tail_lines)
         require(len(query.after) <= _AFTER_MAX, "after", f"at most {_AFTER_MAX} nodes", len(query.after))
         compile_pattern(query.pattern)
-        self._core, self._nodes, self._jobs = scheduler.core, scheduler.logs, jobs
+        self._scheduler, self._core, self._nodes, self._jobs = scheduler, scheduler.core, scheduler.logs, jobs
         self._query, self._caller = query, caller
         self._is_past = past != ALL_JOBS
         self._job = past if self._is_past else jobs.find(caller, query.job) if query.job else ALL_JOBS
@@ -108,6 +109,7 @@ class _Reading:
         """Lines and notices."""
         if self._query.after and self._query.follow:
             await self._wait_for_agents()
+        await self._wait_for_last_lines()
         readers = [self._reader(node) for node in sorted(self._nodes.node_ids)]
         if notice := self._missing_nodes():
             yield LogChunk(notice=notice)
@@ -126,6 +128,13 @@ class _Reading:
             if wanted <= self._nodes.node_ids:
                 return
             await asyncio.sleep(_POLL_S)
+
+    async def _wait_for_last_lines(self) -> None:
+        """Waits a moment if the job has just ended: nodes do not send lines that were written just now."""
+        if self._job != ALL_JOBS and not self._is_past and self._is_over():
+            ago_s = self._scheduler.now_s() - self._scheduler.history.ended_s(self._job)
+            if ago_s < _SETTLED_S:
+                await asyncio.sleep(_SETTLED_S - max(ago_s, 0.0))
 
     def _present_nodes(self) -> list[str]:
         pool = self._core.pool
