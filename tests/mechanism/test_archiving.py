@@ -151,7 +151,7 @@ def _assert_alike(ours: Sequence[Command], theirs: Sequence[Command]) -> None:
                     "isolated_s",
                     "entity",
                 ):
-                    assert np.array_equal(getattr(value, field), getattr(other.problem, field)), field  # type: ignore[union-attr]
+                    assert np.array_equal(getattr(value, field), getattr(other.problem, field)), field
             elif isinstance(value, np.ndarray):
                 assert np.array_equal(value, getattr(other, name)), name
             elif name not in ("tiers", "parts"):
@@ -182,6 +182,18 @@ def test_rows_are_reused_and_serials_are_not() -> None:
     assert core.jobs.by_serial.count == 4
     with pytest.raises(JobGone, match="job 2 has left"):
         core.jobs.by_serial.state[2]
+
+
+def test_names_of_owners_and_job_types_leave_with_their_last_job() -> None:
+    core = make_core(make_spec("a", owner="ann", job_type="x"), make_spec("b", owner="ben", job_type="y"))
+    tell(core, JobCancelled(0))
+
+    _archive(core, 0)
+
+    again = restore(snapshot(core)).jobs
+    for jobs in (core.jobs, again):
+        assert (dict(jobs.owners), dict(jobs.job_types)) == ({"ben": 0}, {"y": 0})
+        assert (jobs.owner[:1].tolist(), jobs.job_type[:1].tolist()) == ([0], [0])
 
 
 def test_commands_name_serials() -> None:
@@ -241,7 +253,7 @@ def test_a_lease_of_a_job_that_has_left_is_killed() -> None:
 
     killed = tell(core, AgentRejoined(NodeId("n0"), np.array([0]), np.array([0]), np.array([3.0])))
 
-    assert [(command.job, command.lease) for command in killed] == [(0, 0)]  # type: ignore[union-attr]
+    assert [(command.job, command.lease) for command in killed] == [(0, 0)]
 
 
 def test_a_serial_that_was_never_given_is_refused_still() -> None:
