@@ -19,7 +19,7 @@ from gavelpy.solve.resources import ample_resources
 def make_problem(cpus: object = 8, demand: object = 16, **fields: object) -> AllocationProblem:
     """Two jobs of one GPU each on two V100s."""
     given = {"resources": {"cpu": cpus}, "demand": {"cpu": demand}} | fields
-    return AllocationProblem.of(["a", "b"], ["v100"], [2], [[4.0], [4.0]], **given)  # type: ignore[arg-type]  # varied
+    return AllocationProblem.of(["a", "b"], ["v100"], [2], [[4.0], [4.0]], **given)
 
 
 def test_two_jobs_of_16_cores_share_8() -> None:

@@ -35,7 +35,7 @@ def found(seed: int) -> tuple[Kinks, Kinks]:
 
 def figures(kinks: object, gpu_types: int) -> Kinks:
     """The bytes of kinks; none for more kinks than types have prices, which determine nothing."""
-    if kinks is None or len(kinks.rows) > gpu_types + 1:  # type: ignore[attr-defined]
+    if kinks is None or len(kinks.rows) > gpu_types + 1:
         return None
     arrays: list[Floats | Ints] = [getattr(kinks, name) for name in ("rows", "low", "high", "swap", "gain")]
     return tuple((array + 0).tobytes() for array in arrays)  # -0.0 is 0.0
