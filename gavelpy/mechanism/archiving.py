@@ -108,5 +108,5 @@ def _keep(jobs: JobTable, rows: Ints, new: Ints) -> None:
     jobs.owners, jobs.job_types = {}, {}  # of the jobs that are left
     for row, spec in enumerate(jobs.specs):
         jobs.number(row, spec)
-    jobs.pairs.renumber(new)
+    jobs.claims.renumber(new)
     jobs.listed_again()

@@ -23,7 +23,7 @@ from gavelpy.mechanism.events import NO_INTS
 from gavelpy.mechanism.leases import leases_on
 from gavelpy.mechanism.planning import Planner, joined, protected_leases, taken
 from gavelpy.mechanism.priority_classes import held_by_class, is_ranked, ranking
-from gavelpy.mechanism.selection import NONE_CHOSEN, Chosen
+from gavelpy.mechanism.taking import NONE_CHOSEN, Chosen
 from gavelpy.mechanism.windows import OUTSIDE
 from gavelpy.model.arrays import Bools, Ints
 
@@ -63,7 +63,7 @@ def _with_one_more(planner: Planner, chosen: Chosen, row: int, capacity: Ints) -
     one = np.array([row])
     if jobs.partner[row] >= 0 or jobs.marks(chosen.jobs)[row]:
         return chosen
-    more = joined(chosen, Chosen(one, pool.domain_of[jobs.gpu_first[one]], np.array([-1])))
+    more = joined(chosen, Chosen(one, pool.domain_of[jobs.gpu_first[one]], np.array([-1]), jobs.gpus[one]))
     fits = bool((taken(leases, more) <= capacity).all()) and planner.can_have(more, leases.open_gpus(planner.fixed))
     return more if fits and row in planner.staying(more) else chosen
 

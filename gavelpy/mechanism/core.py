@@ -19,6 +19,7 @@ import numpy as np
 from gavelpy.mechanism import (
     accept,
     archiving,
+    booking,
     class_planning,
     competition,
     eligibility,
@@ -73,8 +74,8 @@ from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook
 from gavelpy.mechanism.planning import Planner
 from gavelpy.mechanism.requests import NONE_OPEN, AllocationRequest, ThroughputRequest
-from gavelpy.mechanism.selection import NONE_CHOSEN, Chosen
 from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.mechanism.taking import NONE_CHOSEN, Chosen
 from gavelpy.mechanism.translation import handle_serials
 from gavelpy.mechanism.view import CoreView, view_of
 from gavelpy.model.arrays import Bools, Ints
@@ -386,5 +387,6 @@ class SchedulerCore:
     def settle(self) -> None:
         if elapsed_s := self.now_s - self.settled_s:  # else there is no time to book
             settings, rules = self.settings, self.settings.rules
-            self.jobs.settle(elapsed_s, rules.fade(settings, elapsed_s), self.now_s, rules.lag_max_s(settings))
+            fade, lag_max_s = rules.fade(settings, elapsed_s), rules.lag_max_s(settings)
+            booking.settle(self.jobs, elapsed_s, fade, self.now_s, lag_max_s)
             self.settled_s = self.now_s

@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 
 from gavelpy.mechanism import eligibility, failures, non_preemptible, priority_classes, windows
+from gavelpy.mechanism.booking import lease_keys
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import NO_INTS
 from gavelpy.mechanism.gpus import CLUSTERS, NONE
@@ -96,7 +97,7 @@ def _check_gpus(core: SchedulerCore) -> None:
 
 def _check_pairs(core: SchedulerCore) -> None:
     """A GPU has at most two leases; two only if their jobs are partners, which share all their GPUs."""
-    jobs, pool, pairs, n = core.jobs, core.pool, core.jobs.pairs, core.jobs.count
+    jobs, pool, claims, n = core.jobs, core.pool, core.jobs.claims, core.jobs.count
     rows = np.flatnonzero(jobs.partner[:n] >= 0)
     partners = jobs.partner[rows]
     assert (jobs.partner[partners] == rows).all(), "a job's partner has another partner, or none"
@@ -110,11 +111,11 @@ def _check_pairs(core: SchedulerCore) -> None:
         "a GPU has two leases of jobs that are not partners"
     )
     assert shared.size == jobs.gpus[rows].sum() // 2, "a pair does not share all of its GPUs"
-    order = np.lexsort((pairs.gpu_type, pairs.second, pairs.first))
-    assert (order == np.arange(pairs.count)).all(), "the table of pairs is out of order"
-    assert (pairs.first < pairs.second).all(), "a pair is not in ascending order"
+    order = np.lexsort((claims.gpu_type, claims.gpus, claims.second, claims.first))
+    assert (order == np.arange(claims.count)).all(), "the table of claims is out of order"
+    assert ((claims.first < claims.second) | (claims.second < 0)).all(), "a pair is not in ascending order"
     if len(rows):
-        pairs.find(rows, partners, jobs.lease_type[rows])
+        claims.find(lease_keys(jobs, rows))
 
 
 def _check_checkpoints(core: SchedulerCore) -> None:
@@ -152,11 +153,11 @@ def _check_accounts(core: SchedulerCore) -> None:
     if core.settings.move_lag_s:
         most_s = LAG_MAX * core.settings.move_lag_s + core.now_s - core.settled_s
         lag_s = jobs.owed_s[jobs.active] - jobs.received_s[jobs.active]
-        lags_s = np.concatenate([lag_s.ravel(), jobs.pairs.owed_s - jobs.pairs.received_s])
+        lags_s = np.concatenate([lag_s.ravel(), jobs.claims.owed_s - jobs.claims.received_s])
         assert (np.abs(lags_s) <= most_s * (1 + 1e-9) + 1e-6).all(), "a lag is larger than what counts"
     for name in ("owed_s", "received_s", "target"):
-        values = getattr(jobs.pairs, name)
-        assert (np.isfinite(values) & (values >= 0)).all(), f"{name} of a pair is not finite or negative"
+        values = getattr(jobs.claims, name)
+        assert (np.isfinite(values) & (values >= 0)).all(), f"{name} of a claim is not finite or negative"
     active = jobs.active
     assert np.array_equal(active, np.flatnonzero(jobs.state[:n] <= LAST_ALIVE)), (
         "the list of active jobs is out of date"

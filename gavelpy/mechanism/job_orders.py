@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import numpy as np
 
-from gavelpy.mechanism import eligibility, non_preemptible, priority_classes, reservations, windows
+from gavelpy.mechanism import booking, eligibility, non_preemptible, priority_classes, reservations, windows
 from gavelpy.mechanism.commands import Command, KillLease
 from gavelpy.mechanism.domains import can_run_somewhere
 from gavelpy.mechanism.eligibility import Hold
@@ -85,7 +85,7 @@ def reconfigure(core: SchedulerCore, settings: MechanismSettings) -> None:
     jobs = core.jobs
     core.settle()  # books the time up to now under the old settings
     core.settings = settings
-    jobs.limit_lag(settings.rules.lag_max_s(settings))  # lags count up to the new limit
+    booking.limit_lag(jobs, settings.rules.lag_max_s(settings))  # lags count up to the new limit
     priority_classes.rank_jobs(jobs, settings)
     if not settings.lease_min_s and jobs.any_held:
         reservations.release(jobs, slice(jobs.count))

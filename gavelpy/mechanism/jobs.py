@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gavelpy.mechanism.claims import ClaimTable
 from gavelpy.mechanism.identities import Identities, by_serial
 from gavelpy.mechanism.lifecycle import LAST_ALIVE, JobFact, JobState, Resumes, states_after
-from gavelpy.mechanism.pairs import PairTable
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.job import JobId, JobSpec, lost_spec
 
@@ -95,7 +95,7 @@ class JobTable:
     begin_at_s: Floats  # (N,) nor before this time, which its owner chose
 
     rate: Floats  # (N, T) estimated steps/s; NaN = unknown
-    target: Floats  # (N, T) share of the allocation in force, alone; see `pairs` for co-located time
+    target: Floats  # (N, T) share of the allocation in force, alone; see `claims` for other time
     owed_s: Floats  # (N, T) target integrated over time
     received_s: Floats  # (N, T) time under lease, alone
 
@@ -122,7 +122,7 @@ class JobTable:
         self.any_held = False  # whether GPUs may be reserved for any job: see reservations
         self.any_gated = False  # whether any job was ever held, delayed, limited, paused or done before its lease ended
         self.rule_columns: dict[str, Floats] = {}  # (N, T) each, of rules that store more about jobs; 0 at first
-        self.pairs = PairTable()
+        self.claims = ClaimTable()
         self.kernels: WakeupSteps | None = None  # in place of numpy, if a shell has set them
         for name in INT_COLUMNS:
             setattr(self, name, np.full(FIRST_ROWS, -1, dtype=np.int64))
@@ -269,62 +269,13 @@ class JobTable:
         return self.total("target")
 
     def total(self, name: str) -> Floats:
-        """`target`, `owed_s` or `received_s` of each job, alone and co-located, (N, T); do not write to it."""
+        """`target`, `owed_s` or `received_s` of each job, with its claims, (N, T); do not write to it."""
         own: Floats = getattr(self, name)
-        return own + self.pairs.by_job(name, *own.shape) if self.pairs.count else own
+        return own + self.claims.by_job(name, *own.shape) if self.claims.count else own
 
-    def settle(self, elapsed_s: float, fade: float, now_s: float, lag_max_s: float = math.inf) -> None:
-        """Books owed time (by shares) and received time (under leases) of active jobs up to now.
-
-        Older time is multiplied by `fade`. The rules in force compute priorities from both: see `settings`.
-        """
-        active = self.active
-        if self.pairs.count:
-            self.pairs.settle(elapsed_s, fade)
-        elif self.kernels is not None:
-            self.kernels.settle(self, elapsed_s, fade, now_s, lag_max_s)
-            return
-        owed_s = self.owed_s.take(active, axis=0)
-        if fade != 1.0:
-            owed_s *= fade
-            self.received_s[active] *= fade
-        owed_s += self.target.take(active, axis=0) * elapsed_s
-        self.credit(self.leased, now_s)
-        self._book(active, owed_s, lag_max_s)
-
-    def limit_lag(self, lag_max_s: float) -> None:
-        """Limits the difference of owed and received time of active jobs and of pairs, either way.
-
-        A job that used idle GPUs pays back a bounded time, and a job that could not run claims a bounded time. Only
-        the smaller of the two changes.
-        """
-        self._book(self.active, self.owed_s.take(self.active, axis=0), lag_max_s)
-
-    def _book(self, active: Ints, owed_s: Floats, lag_max_s: float) -> None:
-        if lag_max_s == math.inf:
-            self.owed_s[active] = owed_s
-            return
-        received_s = self.received_s.take(active, axis=0)
-        self.owed_s[active] = np.maximum(owed_s, received_s - lag_max_s)
-        self.received_s[active] = np.maximum(received_s, owed_s - lag_max_s)
-        if self.pairs.count:
-            self.pairs.limit_lag(lag_max_s)
-
-    def credit(self, rows: Ints, now_s: float) -> None:
-        """Books the time that these leased jobs and their co-located partners have run since it was last booked."""
-        rows = self.with_partners(rows) if self.pairs.count else rows
-        since_s = self.since_s[rows]
-        if (is_running := since_s >= 0).all():
-            running = rows
-        else:
-            running, since_s = rows[is_running], since_s[is_running]
-        time_s, gpu_type = now_s - since_s, self.lease_type[running]
-        self.attained_gpu_s[running] += time_s * self.gpus[running]
-        self.since_s[running] = now_s
-        if self.pairs.count and (shared := self.partner[running] >= 0).any():
-            self.pairs.credit(running[shared], self.partner[running[shared]], gpu_type[shared], time_s[shared])
-            running, gpu_type, time_s = running[~shared], gpu_type[~shared], time_s[~shared]
-        self.received_s[running, gpu_type] += time_s
+    def hold_claims(self, rows: Ints) -> Bools:
+        """Whether the leases of these jobs count in claims, not in the dense columns, (K,)."""
+        return np.asarray(self.partner[rows] >= 0)
 
     def ran_s(self, rows: Ints, now_s: float) -> Floats:
         """Running time of these jobs under all their leases so far, (K,)."""

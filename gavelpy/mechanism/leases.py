@@ -17,13 +17,13 @@ from itertools import chain
 
 import numpy as np
 
-from gavelpy.mechanism import eligibility, priority_classes
+from gavelpy.mechanism import booking, eligibility, priority_classes
 from gavelpy.mechanism.gpus import CLUSTERS, NONE, GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import JobFact, JobState
 from gavelpy.mechanism.node_sets import ALL_GPUS, NodeSets, Room, node_sets
 from gavelpy.mechanism.placement import place, steer
-from gavelpy.mechanism.selection import Chosen
+from gavelpy.mechanism.taking import Chosen
 from gavelpy.model.arrays import Bools, Ints
 
 NOT_RUNNING_S = -1.0
@@ -73,8 +73,8 @@ class LeaseBook:
     def staying(self, chosen: Chosen) -> Ints:
         """The chosen jobs whose lease is extended, (K,) ascending."""
         jobs, pool = self.jobs, self.pool
-        rows, domains, partner = chosen
-        held = jobs.lease[rows] >= 0
+        rows, domains, partner, gpus = chosen
+        held = (jobs.lease[rows] >= 0) & (jobs.gpus[rows] == gpus)
         if pool.shares_checkpoints:
             same = rows[held & (jobs.lease_type[rows] == domains)]
         else:
@@ -89,7 +89,7 @@ class LeaseBook:
             same = same[np.array(may_stay, dtype=np.bool_)]
         if not pool.usable.all():
             same = same[~np.isin(same, pool.jobs_holding(~pool.usable))]
-        if jobs.pairs.count and ((partner >= 0).any() or (jobs.partner[same] >= 0).any()):
+        if jobs.claims.count and ((partner >= 0).any() or (jobs.partner[same] >= 0).any()):
             same = self._one_of_each(same, rows, partner)
         return np.sort(same)
 
@@ -116,7 +116,7 @@ class LeaseBook:
             return revoked, revoked, _NO_OFFSETS, revoked
         taken = [jobs.gpus_held(row).copy() for row in leaving.tolist()] if np.count_nonzero(jobs.rank[leaving]) else []
         self.revoke(leaving, now_s)
-        rows, domains, partner = chosen
+        rows, domains, partner, sizes = chosen
         offsets, gpus = self._placed(chosen, sets)
         granted = np.arange(self.next_lease, self.next_lease + len(rows))
         self.next_lease, self.in_force = self.next_lease + len(rows), self.in_force + len(rows)
@@ -130,16 +130,17 @@ class LeaseBook:
         jobs.worked_s[rows] = NOT_RUNNING_S
         jobs.held_type[rows] = jobs.taken_by[rows] = -1
         jobs.gpu_first[rows] = gpus[offsets[:-1]]
-        holders = rows.repeat(jobs.gpus[rows])
-        if jobs.pairs.count:
-            second = self._is_second(chosen).repeat(jobs.gpus[rows])
+        jobs.gpus[rows] = sizes
+        holders = rows.repeat(sizes)
+        if jobs.claims.count:
+            second = self._is_second(chosen).repeat(sizes)
             pool.hold(gpus[~second], holders[~second])
             pool.beside[gpus[second]] = holders[second]
             jobs.partner[rows] = partner
             jobs.partner[partner[partner >= 0]] = rows[partner >= 0]
         else:
             pool.hold(gpus, holders)
-        for k in (jobs.gpus[rows] > 1).nonzero()[0].tolist():
+        for k in (sizes > 1).nonzero()[0].tolist():
             jobs.gang_gpus[int(rows[k])] = gpus[offsets[k] : offsets[k + 1]]
         if taken:
             priority_classes.book_takers(jobs, pool, leaving, taken)
@@ -147,29 +148,29 @@ class LeaseBook:
 
     def _is_second(self, chosen: Chosen) -> Bools:
         """Whether each chosen job uses GPUs that its partner has or gets in the same plan, (K,)."""
-        rows, _, partner = chosen
+        rows, partner = chosen.jobs, chosen.partner
         comes_too = self.jobs.marks(rows)[partner]
         return np.asarray((partner >= 0) & (~comes_too | (partner < rows)))
 
     def _placed(self, chosen: Chosen, sets: NodeSets | None) -> tuple[Ints, Ints]:
         """GPU rows of each job, in the format of `place`; the second job of a pair gets those of the first."""
         jobs = self.jobs
-        rows, domains, partner = chosen
-        if not jobs.pairs.count or not (is_second := self._is_second(chosen)).any():
+        rows, partner = chosen.jobs, chosen.partner
+        if not jobs.claims.count or not (is_second := self._is_second(chosen)).any():
             return self._placed_anew(chosen, sets)
         own = np.flatnonzero(~is_second)
-        own_offsets, own_gpus = self._placed_anew(Chosen(rows[own], domains[own], partner[own]), sets)
+        own_offsets, own_gpus = self._placed_anew(chosen.among(~is_second), sets)
         found = dict(zip(rows[own].tolist(), np.split(own_gpus, own_offsets[1:-1]), strict=True)) if len(own) else {}
         beside = zip(rows.tolist(), partner.tolist(), is_second.tolist(), strict=True)
         parts = [
             (found[other] if other in found else jobs.gpus_held(other)) if second else found[row]
             for row, other, second in beside
         ]
-        return np.concatenate([[0], np.cumsum(jobs.gpus[rows])]), np.concatenate(parts)
+        return np.concatenate([[0], np.cumsum(chosen.gpus)]), np.concatenate(parts)
 
     def _placed_anew(self, chosen: Chosen, sets: NodeSets | None) -> tuple[Ints, Ints]:
         jobs, pool = self.jobs, self.pool
-        rows, domains, _ = chosen
+        rows, domains = chosen.jobs, chosen.domains
         free = pool.usable & (pool.job == NONE)
         avoid: dict[int, list[int]] = {}
         if jobs.loss_nodes or np.count_nonzero(jobs.avoid[rows] >= 0):
@@ -177,8 +178,8 @@ class LeaseBook:
                 k: nodes for k, row in enumerate(rows.tolist()) if (nodes := eligibility.nodes_to_avoid(jobs, row))
             }
         if sets is not None and len(rows):
-            return _placed_within(jobs, pool, chosen, sets, free, avoid)
-        offsets, gpus = place(pool, free, domains, jobs.gpus[rows])
+            return _placed_within(pool, chosen, sets, free, avoid)
+        offsets, gpus = place(pool, free, domains, chosen.gpus)
         if avoid:
             steer(pool, free, domains, offsets, gpus, avoid)
         return offsets, gpus
@@ -192,7 +193,7 @@ class LeaseBook:
         if not len(rows):
             return
         jobs = self.jobs
-        jobs.credit(rows, now_s)
+        booking.credit(jobs, rows, now_s)
         jobs.stop(rows[jobs.stopping[rows] < 0])
         self.vacate(rows)
         jobs.change(rows, JobFact.STOPPED)
@@ -205,7 +206,7 @@ class LeaseBook:
         """Removes the leases of these jobs; the caller changes their states. Their partners continue alone."""
         jobs = self.jobs
         self.in_force -= len(rows)
-        paired = rows[jobs.partner[rows] >= 0] if jobs.pairs.count else rows[:0]
+        paired = rows[jobs.partner[rows] >= 0] if jobs.claims.count else rows[:0]
         partners = jobs.partner[paired]
         shared = [jobs.gpus_held(row).copy() for row in paired.tolist()]
         self.pool.hold(jobs.gpu_first[rows], NONE)
@@ -224,18 +225,18 @@ class LeaseBook:
 
 
 def _placed_within(
-    jobs: JobTable, pool: GpuPool, chosen: Chosen, sets: NodeSets, free: Bools, avoid: Mapping[int, Sequence[int]]
+    pool: GpuPool, chosen: Chosen, sets: NodeSets, free: Bools, avoid: Mapping[int, Sequence[int]]
 ) -> tuple[Ints, Ints]:
     """As `place` and `steer`, each job on GPUs that it may use; jobs that may use all get those that are left."""
-    rows, domains, partner = chosen
+    rows, domains, partner, sizes = chosen
     room, left, found = Room(pool, sets, free), free.copy(), dict[int, Ints]()
     is_limited = (sets.of_job[rows] != ALL_GPUS) | ((partner >= 0) & (sets.of_job[partner] != ALL_GPUS))
-    limited = [k for k in np.lexsort((np.arange(len(rows)), -jobs.gpus[rows])).tolist() if is_limited[k]]
+    limited = [k for k in np.lexsort((np.arange(len(rows)), -sizes)).tolist() if is_limited[k]]
     kinds = {k: room.kind(int(rows[k]), int(partner[k])) for k in limited}
     for k in limited:
-        assert room.take(int(domains[k]), kinds[k], int(jobs.gpus[rows[k]])), "a plan has jobs that do not fit"
+        assert room.take(int(domains[k]), kinds[k], int(sizes[k])), "a plan has jobs that do not fit"
     for k in limited:
-        domain, size = int(domains[k]), int(jobs.gpus[rows[k]])
+        domain, size = int(domains[k]), int(sizes[k])
         may_use = left & sets.common(int(rows[k]), int(partner[k])) & (pool.domain_of == domain)
         for gpus in _candidates(pool, room, may_use, (domain, kinds[k], size), avoid.get(k, ())):
             if room.pin(domain, kinds[k], room.counts(gpus)):
@@ -243,12 +244,12 @@ def _placed_within(
                 break
         left[found[k]] = False
     others = np.flatnonzero(~is_limited)
-    offsets, gpus = place(pool, left, domains[others], jobs.gpus[rows[others]])
+    offsets, gpus = place(pool, left, domains[others], sizes[others])
     position = {int(k): i for i, k in enumerate(others.tolist())}
     steer(pool, left, domains[others], offsets, gpus, {position[k]: n for k, n in avoid.items() if k in position})
     found |= dict(zip(others.tolist(), np.split(gpus, offsets[1:-1]), strict=True)) if len(others) else {}
     flat = [found[k] for k in range(len(rows))]
-    return np.concatenate([[0], np.cumsum(jobs.gpus[rows])]), np.concatenate(flat)
+    return np.concatenate([[0], np.cumsum(sizes)]), np.concatenate(flat)
 
 
 def _candidates(

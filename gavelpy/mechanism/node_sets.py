@@ -38,7 +38,7 @@ from gavelpy.model.arrays import Bools, Ints
 from gavelpy.model.job import JobSpec
 
 if TYPE_CHECKING:
-    from gavelpy.mechanism.selection import Chosen
+    from gavelpy.mechanism.taking import Chosen
 
 ALL_GPUS = 0
 _OUTSIDE = -1
@@ -306,13 +306,13 @@ def _way(came: Mapping[int, tuple[int, int]], end: int) -> list[tuple[int, int, 
     return moves
 
 
-def room_for(jobs: JobTable, pool: GpuPool, sets: NodeSets, open_gpus: Bools, taken: Chosen) -> Room | None:
+def room_for(pool: GpuPool, sets: NodeSets, open_gpus: Bools, taken: Chosen) -> Room | None:
     """The room that is left of these GPUs (G,) when these jobs take theirs; None if they do not fit."""
     room = Room(pool, sets, open_gpus)
-    for job, domain, partner in zip(*(column.tolist() for column in taken), strict=True):
+    for job, domain, partner, gpus in zip(*(column.tolist() for column in taken), strict=True):
         if partner < job and partner >= 0:  # a pair takes its GPUs once
             continue
-        if not room.take(domain, room.kind(job, partner), int(jobs.gpus[job])):
+        if not room.take(domain, room.kind(job, partner), gpus):
             return None
     return room
 
@@ -333,10 +333,10 @@ def keepers(
     is_fixed = jobs.marks(np.array([unit.job for unit in fixed], dtype=np.int64))
     is_open = ~is_fixed[np.where((chosen.partner >= 0) & (chosen.partner < chosen.jobs), chosen.partner, chosen.jobs)]
     others = type(chosen)(*(column[is_open] for column in chosen))
-    room = room_for(jobs, pool, sets, open_gpus & ~taken, others)
+    room = room_for(pool, sets, open_gpus & ~taken, others)
     if room is None:  # jobs of other priority classes need some of these GPUs
         units.sort(key=lambda unit: unit not in fixed)
-        fixed, room = [], room_for(jobs, pool, sets, open_gpus, chosen)
+        fixed, room = [], room_for(pool, sets, open_gpus, chosen)
     assert room is not None, "a plan has jobs that do not fit on their nodes"
     kept = list(fixed)
     for unit in units:
@@ -359,7 +359,7 @@ class _Unit(NamedTuple):
 
 def _units(chosen: Chosen, is_same: Bools) -> list[_Unit]:
     found = []
-    for job, domain, partner in zip(*(column.tolist() for column in chosen), strict=True):
+    for job, domain, partner, _ in zip(*(column.tolist() for column in chosen), strict=True):
         if partner < 0 or job < partner:
             keeper = next((row for row in (job, partner) if row >= 0 and is_same[row]), -1)
             found.append(_Unit(job, partner, domain, keeper))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gavelpy.mechanism import eligibility, non_preemptible, reports
+from gavelpy.mechanism import booking, eligibility, non_preemptible, reports
 from gavelpy.mechanism.commands import Command, KillLease
 from gavelpy.mechanism.events import (
     NO_INTS,
@@ -30,8 +30,8 @@ from gavelpy.mechanism.jobs import DIRECTORY_COLUMNS, JobTable
 from gavelpy.mechanism.leases import LeaseBook
 from gavelpy.mechanism.lifecycle import LAST_ALIVE, JobFact, JobState, NodeState
 from gavelpy.mechanism.reports import started
-from gavelpy.mechanism.selection import NONE_CHOSEN
 from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.mechanism.taking import NONE_CHOSEN
 from gavelpy.model.arrays import Bools, Ints
 from gavelpy.model.job import NodeId
 
@@ -207,7 +207,7 @@ def _gone(leases: LeaseBook, rows: Ints, here: Bools, now_s: float, settings: Me
     reaching = np.array([row for row in gangs if not here[jobs.gang_gpus[row]].all()], dtype=np.int64)
     ending = np.setdiff1d(rows, reaching)
     dead = list(zip(ending.tolist(), jobs.lease[ending].tolist(), strict=True))
-    jobs.credit(ending, now_s)
+    booking.credit(jobs, ending, now_s)
     leases.vacate(ending)
     jobs.steps_done[ending] = jobs.steps_saved[ending]
     jobs.change(ending, JobFact.STOPPED)

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gavelpy.mechanism import eligibility, priority_classes
+from gavelpy.mechanism import booking, eligibility, priority_classes
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook, leases_on
 from gavelpy.mechanism.lifecycle import JobState, Resumes
@@ -164,11 +164,11 @@ def claim(jobs: JobTable, rows: Ints) -> None:
     if not len(rows):
         return
     disclaim(jobs, rows)
-    single, paired = rows[jobs.partner[rows] < 0], rows[jobs.partner[rows] >= 0]
-    jobs.target[single, jobs.lease_type[single]] = 1.0
-    if len(paired):
-        pairs = jobs.pairs
-        pairs.target[pairs.find(paired, jobs.partner[paired], jobs.lease_type[paired])] = 1.0
+    is_claimed = jobs.hold_claims(rows)
+    plain, claimed = rows[~is_claimed], rows[is_claimed]
+    jobs.target[plain, jobs.lease_type[plain]] = 1.0
+    if len(claimed):
+        jobs.claims.target[jobs.claims.find(booking.lease_keys(jobs, claimed))] = 1.0
 
 
 def release(jobs: JobTable, rows: Ints) -> None:
@@ -177,11 +177,9 @@ def release(jobs: JobTable, rows: Ints) -> None:
 
 
 def disclaim(jobs: JobTable, rows: Ints) -> None:
-    """Removes the shares of these jobs, alone and co-located."""
+    """Removes the shares of these jobs."""
     jobs.target[rows] = 0.0
-    pairs = jobs.pairs
-    if pairs.count:
-        pairs.target[np.isin(pairs.first, rows) | np.isin(pairs.second, rows)] = 0.0
+    jobs.claims.disclaim(rows)
 
 
 def _waits_for_older(jobs: JobTable, rows: Ints, gpu_count: int) -> Bools:

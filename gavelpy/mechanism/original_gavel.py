@@ -12,14 +12,15 @@ import msgspec
 import numpy as np
 
 from gavelpy.errors import InvalidInput
-from gavelpy.mechanism.selection import Chosen, Selection, alone, joined, merit, take
+from gavelpy.mechanism.selection import alone, joined, merit
 from gavelpy.mechanism.settings import MechanismSettings, Rules
+from gavelpy.mechanism.taking import Chosen, Selection, take
 from gavelpy.model.arrays import Floats, Ints
 
 if TYPE_CHECKING:
     from gavelpy.mechanism.domains import Domains
     from gavelpy.mechanism.jobs import JobTable
-    from gavelpy.mechanism.selection import Reserved
+    from gavelpy.mechanism.taking import Reserved
 
 DEFICIT = "deficit_s"  # column of the job table: owed minus received time up to the last allocation, (N, T)
 
@@ -72,8 +73,8 @@ class OriginalRules(Rules):
         jobs.rule_column(DEFICIT)[active] += jobs.owed_s[active] - (jobs.received_s[active] - prior_s)
         jobs.owed_s[active] = 0.0
         jobs.received_s[active] = prior_s
-        jobs.pairs.owed_s[:] = 0.0
-        jobs.pairs.received_s[:] = prior_s
+        jobs.claims.owed_s[:] = 0.0
+        jobs.claims.received_s[:] = prior_s
 
     def urgency(self, share: Floats, owed_s: Floats, received_s: Floats, settings: MechanismSettings) -> Floats:
         """Target share over received time, (K,): infinite where nothing was received. Gavel (OSDI '20), section 5."""
@@ -100,7 +101,7 @@ class OriginalRules(Rules):
         if self.queue is QueueRule.GLOBAL:
             return super().select(jobs, rows, free, settings, type_order, domains, reserved)
         order = type_order if len(type_order) else np.arange(jobs.rate.shape[1])
-        return alone(select_by_type(jobs, rows, free, settings, order, domains, reserved))
+        return alone(jobs, select_by_type(jobs, rows, free, settings, order, domains, reserved))
 
     def round_length_s(self, jobs: JobTable, settings: MechanismSettings, chosen: Chosen) -> float:
         """Up to the last step that any chosen job completes within `round_s`.

@@ -21,6 +21,7 @@ from functools import cached_property
 import numpy as np
 
 from gavelpy.mechanism import reservations
+from gavelpy.mechanism.claims import ClaimKeys
 from gavelpy.mechanism.domains import Domains
 from gavelpy.mechanism.gpus import NONE
 from gavelpy.mechanism.jobs import JobTable
@@ -28,8 +29,8 @@ from gavelpy.mechanism.leases import LeaseBook, leases_on
 from gavelpy.mechanism.lifecycle import IS_RUNNING
 from gavelpy.mechanism.node_sets import NodeSets, Room, keepers, node_sets, room_for
 from gavelpy.mechanism.non_preemptible import NonPreemptible
-from gavelpy.mechanism.selection import NONE_CHOSEN, Chosen, Reserved
 from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.mechanism.taking import NONE_CHOSEN, Chosen, Reserved
 from gavelpy.mechanism.windows import OUTSIDE, Closing
 from gavelpy.model.arrays import Bools, Floats, Ints
 
@@ -121,7 +122,7 @@ class Planner:
 
     def can_have(self, chosen: Chosen, gpus: Bools) -> bool:
         """Whether these GPUs (G,) suffice for these jobs on the nodes that they may use."""
-        return self.sets is None or (room_for(self.leases.jobs, self.leases.pool, self.sets, gpus, chosen) is not None)
+        return self.sets is None or (room_for(self.leases.pool, self.sets, gpus, chosen) is not None)
 
     def book(self, chosen: Chosen) -> None:
         """Marks gangs with reserved GPUs, and ends the reservations of jobs that run."""
@@ -269,7 +270,7 @@ class Planner:
         if self.sets is None:
             return None
         jobs, pool = self.leases.jobs, self.leases.pool
-        room = room_for(jobs, pool, self.sets, open_gpus, joined(self.higher, before))
+        room = room_for(pool, self.sets, open_gpus, joined(self.higher, before))
         assert room is not None, "a plan has jobs that do not fit on their nodes"
         for row in self.kept[(jobs.partner[self.kept] < 0) | (jobs.partner[self.kept] > self.kept)].tolist():
             domain, kind = int(pool.domain_of[jobs.gpu_first[row]]), room.kind(row, int(jobs.partner[row]))
@@ -308,7 +309,7 @@ class Planner:
 def may_fill(jobs: JobTable, settings: MechanismSettings, waiting: Ints, free: int) -> bool:
     """Whether any of these jobs could get free GPUs, of which there are at most `free` of a domain."""
     fits = jobs.gpus[waiting] <= free
-    if not settings.fill_leftover and not jobs.pairs.count:
+    if not settings.fill_leftover and not jobs.claims.count:
         fits &= (jobs.target[waiting] > 0).any(axis=1)
     return bool(np.count_nonzero(fits))
 
@@ -324,13 +325,13 @@ def protected_leases(leases: LeaseBook, settings: MechanismSettings, now_s: floa
     rows = rows[_are_protected(jobs, rows, settings, now_s)]
     if not len(rows):
         return NONE_CHOSEN
-    rows = jobs.with_partners(rows) if jobs.pairs.count else rows
+    rows = jobs.with_partners(rows) if jobs.claims.count else rows
     rows = rows[jobs.rate[rows, jobs.lease_type[rows]] > 0]
     if pool.any_unreachable:
         rows = rows[~jobs.marks(leases_on(jobs, pool, pool.unreachable))[rows]]
     partner = jobs.partner[rows]
     rows = rows[(partner < 0) | jobs.marks(rows)[partner]]
-    protected = Chosen(rows, pool.domain_of[jobs.gpu_first[rows]], jobs.partner[rows])
+    protected = Chosen(rows, pool.domain_of[jobs.gpu_first[rows]], jobs.partner[rows], jobs.gpus[rows])
     return _of(protected, leases, leases.staying(protected))
 
 
@@ -366,12 +367,12 @@ def settled_length_s(settings: MechanismSettings, asked_s: float, now_s: float) 
 
 
 def _share(jobs: JobTable, chosen: Chosen) -> Floats:
-    """Share of each chosen job, alone or with its partner, (K,)."""
+    """Share of each chosen job, as it was chosen, (K,)."""
     share = jobs.target[chosen.jobs, chosen.domains]
-    paired = np.flatnonzero(chosen.partner >= 0)
-    if len(paired):
-        rows = jobs.pairs.find(chosen.jobs[paired], chosen.partner[paired], chosen.domains[paired])
-        share[paired] = jobs.pairs.target[rows]
+    claimed = chosen.partner >= 0
+    if claimed.any():
+        rows, types, partners, gpus = chosen.among(claimed)
+        share[claimed] = jobs.claims.target[jobs.claims.find(ClaimKeys(rows, partners, gpus, types))]
     return share
 
 
@@ -379,7 +380,7 @@ def taken(leases: LeaseBook, chosen: Chosen) -> Ints:
     """GPUs of each domain that these jobs take, (L,); a pair takes them once."""
     counts = np.zeros(len(leases.pool.domain_type), dtype=np.int64)
     counted = (chosen.partner < 0) | (chosen.partner > chosen.jobs)
-    np.add.at(counts, chosen.domains[counted], leases.jobs.gpus[chosen.jobs[counted]])
+    np.add.at(counts, chosen.domains[counted], chosen.gpus[counted])
     return counts
 
 

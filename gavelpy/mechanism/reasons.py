@@ -22,7 +22,7 @@ from gavelpy.mechanism.feasibility import (
 from gavelpy.mechanism.gpus import CLUSTERS, NONE
 from gavelpy.mechanism.leases import leases_on
 from gavelpy.mechanism.lifecycle import LAST_ALIVE, JobState
-from gavelpy.mechanism.selection import Reserved
+from gavelpy.mechanism.taking import Reserved
 from gavelpy.model.arrays import Bools, Ints
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gavelpy.mechanism import eligibility, failures, non_preemptible
+from gavelpy.mechanism import booking, eligibility, failures, non_preemptible
 from gavelpy.mechanism.events import (
     CheckpointSaved,
     FailureClass,
@@ -166,7 +166,7 @@ def ended(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float, se
     killed = list(zip(orphaned.tolist(), jobs.lease[orphaned].tolist(), strict=True))
     ending = np.concatenate([current, orphaned]) if len(orphaned) else current
     if len(ending):
-        jobs.credit(ending, now_s)
+        booking.credit(jobs, ending, now_s)
         leases.vacate(ending)
         if not is_finish:
             jobs.change(current[~jobs.marks(over)[current]], JobFact.STOPPED)

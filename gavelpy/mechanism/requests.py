@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from gavelpy.mechanism import priority_classes
+from gavelpy.mechanism.claims import ClaimKeys
 from gavelpy.mechanism.commands import ClusterPart, EstimateThroughput, SolveAllocation
 from gavelpy.mechanism.domains import can_run
 from gavelpy.mechanism.events import NO_INTS, AllocationSolved, ThroughputEstimated
@@ -124,15 +125,15 @@ class AllocationRequest:
     def apply(self, answer: AllocationSolved, jobs: JobTable, forgotten_s: float = 0.0) -> None:
         """Puts the shares in force; those of jobs that are over have no effect.
 
-        A pair without a share is deleted if both its owed and its received time are below `forgotten_s`.
+        A claim without a share is deleted if both its owed and its received time are below `forgotten_s`.
         """
         self.failures, self.retry_s = 0, -math.inf
         self.again_at_s, self.memory = self.asked_s + answer.again_s, answer.memory
         self.refused = dict(zip(answer.refused_jobs.tolist(), answer.refused_why, strict=True))
         jobs.target[jobs.active] = 0.0
         jobs.target[answer.jobs, answer.gpu_type] = answer.share
-        if len(answer.pair_share) or jobs.pairs.count:
-            _put_pairs(answer, jobs, forgotten_s)
+        if len(answer.pair_share) or jobs.claims.count:
+            _put_claims(answer, jobs, forgotten_s)
         asked = self.asked_jobs
         jobs.solved[asked] = np.where(jobs.solved[asked] < 0, answer.epoch, jobs.solved[asked])
 
@@ -153,14 +154,15 @@ def _parts(
     return tuple(found)
 
 
-def _put_pairs(answer: AllocationSolved, jobs: JobTable, forgotten_s: float) -> None:
-    pairs, is_alive = jobs.pairs, jobs.state[: jobs.count] <= LAST_ALIVE
-    in_use = jobs.partner[pairs.first] == pairs.second
-    is_worth_it = np.maximum(pairs.owed_s, pairs.received_s) >= forgotten_s
-    lives = is_alive[pairs.first] & is_alive[pairs.second]
+def _put_claims(answer: AllocationSolved, jobs: JobTable, forgotten_s: float) -> None:
+    claims, is_alive = jobs.claims, jobs.state[: jobs.count] <= LAST_ALIVE
+    in_use = jobs.partner[claims.first] == claims.second
+    is_worth_it = np.maximum(claims.owed_s, claims.received_s) >= forgotten_s
+    lives = is_alive[claims.first] & is_alive[claims.second]
     wanted = is_alive[answer.pair_jobs].all(axis=1) & (answer.pair_share > 0)
     members, gpu_type, share = answer.pair_jobs[wanted], answer.pair_gpu_type[wanted], answer.pair_share[wanted]
-    pairs.put(members, gpu_type, share, lives & (in_use | is_worth_it))
+    fresh = ClaimKeys(members[:, 0], members[:, 1], jobs.gpus[members[:, 0]], gpu_type)
+    claims.put(fresh, share, lives & (in_use | is_worth_it))
 
 
 class ThroughputRequest:

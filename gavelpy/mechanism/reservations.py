@@ -34,8 +34,8 @@ from gavelpy.mechanism.leases import LeaseBook, leases_on
 from gavelpy.mechanism.node_sets import NodeSets
 from gavelpy.mechanism.non_preemptible import NonPreemptible
 from gavelpy.mechanism.priority_classes import can_run_in_class, is_ranked
-from gavelpy.mechanism.selection import Chosen, Reserved
 from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.mechanism.taking import Chosen, Reserved
 from gavelpy.model.arrays import Bools, Ints
 
 NO_GANG = -1
@@ -119,8 +119,8 @@ def hold(leases: LeaseBook, wanted: Chosen, is_chosen: Bools) -> bool:
 
     One job of a pair stands for both, and a job that joins a running partner needs no GPUs of its own.
     """
-    rows, domains, partner = wanted
-    is_gang = leases.jobs.gpus[rows] > 1
+    rows, domains, partner, gpus = wanted
+    is_gang = gpus > 1
     has_share = leases.jobs.total("target")[rows, leases.pool.domain_type[domains]] > 0
     comes = (partner >= 0) & (is_chosen[partner] | (partner < rows))
     passed = is_gang & has_share & ~is_chosen[rows] & ~comes

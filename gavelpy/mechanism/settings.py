@@ -19,14 +19,15 @@ import numpy as np
 from gavelpy.errors import InvalidInput
 from gavelpy.mechanism.gpu_memory import GpuType, check_gpu_types
 from gavelpy.mechanism.priority_classes import PriorityClass, check_classes
-from gavelpy.mechanism.selection import Chosen, alone, select_global, select_packed
+from gavelpy.mechanism.selection import select
+from gavelpy.mechanism.taking import Chosen
 from gavelpy.mechanism.teams import Team, check_teams
 from gavelpy.model.arrays import Floats, Ints
 
 if TYPE_CHECKING:
     from gavelpy.mechanism.domains import Domains
     from gavelpy.mechanism.jobs import JobTable
-    from gavelpy.mechanism.selection import Reserved
+    from gavelpy.mechanism.taking import Reserved
 
 
 @dataclass(frozen=True)
@@ -85,9 +86,7 @@ class Rules:
         reserved: Reserved | None = None,
     ) -> Chosen:
         """Jobs among `rows` that run: one queue over all types. `free` (L,) are the GPUs to allocate."""
-        if jobs.pairs.count:
-            return select_packed(jobs, rows, free, settings, domains, reserved)
-        return alone(select_global(jobs, rows, free, settings, domains, reserved))
+        return select(jobs, rows, free, settings, domains, reserved)
 
     def round_length_s(self, jobs: JobTable, settings: MechanismSettings, chosen: Chosen) -> float:
         """Length of the coming round, in which these jobs run. The domains of `chosen` are GPU types."""

@@ -14,12 +14,12 @@ import numpy as np
 
 from gavelpy.errors import JournalCorrupt
 from gavelpy.mechanism import eligibility, failures, non_preemptible, priority_classes
+from gavelpy.mechanism.claims import CLAIM_FLOAT_COLUMNS, CLAIM_INT_COLUMNS, ClaimTable
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.gpus import CLUSTERS, RETIRED, GpuPool
 from gavelpy.mechanism.jobs import FLOAT_COLUMNS, INT_COLUMNS, WIDE_COLUMNS, JobTable
 from gavelpy.mechanism.lifecycle import NodeState, Resumes
 from gavelpy.mechanism.original_gavel import DEFICIT
-from gavelpy.mechanism.pairs import PAIR_FLOAT_COLUMNS, PAIR_INT_COLUMNS, PairTable
 from gavelpy.mechanism.requests import AllocationRequest
 from gavelpy.mechanism.settings import settings_of, settings_values
 from gavelpy.mechanism.windows import OUTSIDE, Window, due_s
@@ -76,7 +76,7 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
         "spec_fields": list(_JOB_FIELDS),
         "jobs": {name: getattr(jobs, name)[:n].copy() for name in (*INT_COLUMNS, *FLOAT_COLUMNS, *WIDE_COLUMNS)}
         | {DEFICIT: jobs.rule_columns.get(DEFICIT, np.zeros_like(jobs.owed_s))[:n].copy()},
-        "pairs": {name: getattr(jobs.pairs, name).copy() for name in (*PAIR_INT_COLUMNS, *PAIR_FLOAT_COLUMNS)},
+        "pairs": {name: getattr(jobs.claims, name).copy() for name in (*CLAIM_INT_COLUMNS, *CLAIM_FLOAT_COLUMNS)},
         "entities": list(jobs.entities),
         "booked": {str(row): name for row, name in jobs.booked.items()},
         "gangs": {str(row): gpus.copy() for row, gpus in jobs.gang_gpus.items()},
@@ -144,11 +144,11 @@ def _from_version_1(state: dict[str, Any]) -> dict[str, Any]:
 
 def _from_version_2(state: dict[str, Any]) -> dict[str, Any]:
     """Version 2 as version 3: no jobs are co-located."""
-    none = {name: np.zeros(0, dtype=np.int64) for name in PAIR_INT_COLUMNS}
+    none = {name: np.zeros(0, dtype=np.int64) for name in CLAIM_INT_COLUMNS}
     return state | {
         "gpus": state["gpus"] | {"beside": np.full(len(state["gpus"]["job"]), -1)},
         "jobs": state["jobs"] | {"partner": np.full(len(state["specs"]), -1)},
-        "pairs": none | {name: np.zeros(0) for name in PAIR_FLOAT_COLUMNS},
+        "pairs": none | {name: np.zeros(0) for name in CLAIM_FLOAT_COLUMNS},
     }
 
 
@@ -315,7 +315,6 @@ def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
     if state["version"] == ARCHIVED:
         jobs.ids.restore(np.array(state["serials"], dtype=np.int64), int(state["next_job"]))
     jobs.entities = list(state["entities"])
-    jobs.pairs = _restored_pairs(state["pairs"])
     jobs.gang_gpus = _gangs(state["gangs"])
     jobs.stopping_gangs = _gangs(state["stopping_gangs"])
     jobs.lost_leases = {int(row): _gangs(lost) for row, lost in state["lost_leases"].items()}
@@ -325,6 +324,7 @@ def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
         jobs.number(row, spec)
     for name in (*INT_COLUMNS, *FLOAT_COLUMNS, *WIDE_COLUMNS):
         getattr(jobs, name)[: jobs.count] = state["jobs"][name]
+    jobs.claims = _restored_claims(state["pairs"], jobs)
     jobs.booked = {int(row): str(name) for row, name in state["booked"].items()}
     jobs.limited = {row: None for row in jobs.active.tolist() if jobs.specs[row].is_limited}
     jobs.featured = {row: needed for row in jobs.active.tolist() if (needed := jobs.specs[row].features)}
@@ -340,13 +340,15 @@ def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
     return jobs
 
 
-def _restored_pairs(state: dict[str, Any]) -> PairTable:
-    pairs = PairTable()
-    for name in PAIR_INT_COLUMNS:
-        setattr(pairs, name, np.array(state[name], dtype=np.int64))
-    for name in PAIR_FLOAT_COLUMNS:
-        setattr(pairs, name, np.array(state[name], dtype=np.float64))
-    return pairs
+def _restored_claims(state: dict[str, Any], jobs: JobTable) -> ClaimTable:
+    """Up to version 10, all claims were of pairs, on the GPUs that their jobs requested."""
+    claims = ClaimTable()
+    state = {"gpus": jobs.gpus[np.array(state["first"], dtype=np.int64)]} | state
+    for name in CLAIM_INT_COLUMNS:
+        setattr(claims, name, np.array(state[name], dtype=np.int64))
+    for name in CLAIM_FLOAT_COLUMNS:
+        setattr(claims, name, np.array(state[name], dtype=np.float64))
+    return claims
 
 
 def _gangs(state: dict[str, Any]) -> dict[int, Ints]:

@@ -1,6 +1,6 @@
 """What each wake-up of the core does with its tables, in numba: books time, and serves the queue of jobs.
 
-The mechanism does the same in numpy (`JobTable.settle`, `selection.serve`), which is the oracle of the tests: results
+The mechanism does the same in numpy (`booking.settle`, `selection.serve`), which is the oracle of the tests: results
 are equal to the last bit. The kernels take a second to compile and a fiftieth of a second to load, after numba itself,
 so a simulation hands them to its core only where numba is loaded already, for the policy's kernels. The scheduler
 computes allocations in another process, and stays without numba.
@@ -21,7 +21,7 @@ class WakeupKernels:
     """The compiled twins, for `JobTable.kernels`."""
 
     def settle(self, jobs: JobTable, elapsed_s: float, fade: float, now_s: float, lag_max_s: float) -> None:
-        """As `JobTable.settle`, without pairs."""
+        """As `booking.settle`, without claims."""
         columns = jobs.target, jobs.owed_s, jobs.received_s, jobs.since_s, jobs.attained_gpu_s
         _settle(jobs.active, jobs.leased, *columns, jobs.lease_type, jobs.gpus, elapsed_s, fade, now_s, lag_max_s)
 

@@ -256,7 +256,7 @@ def test_time_together_is_the_pairs_and_time_after_it_the_jobs_own() -> None:
 
     found = account(core, 1, 160.0)
 
-    assert core.jobs.pairs.received_s.tolist() == [100.0]
+    assert core.jobs.claims.received_s.tolist() == [100.0]
     assert found.received_s.tolist() == pytest.approx([160.0])
     assert core.jobs.attained_gpu_s[:2].tolist() == [100.0, 100.0]
 
@@ -269,7 +269,7 @@ def test_while_the_partner_has_not_begun_half_of_the_time_is_the_pairs() -> None
 
     wake(core, ROUND_S)
 
-    assert core.jobs.pairs.received_s.tolist() == pytest.approx([50.0 + 260.0])
+    assert core.jobs.claims.received_s.tolist() == pytest.approx([50.0 + 260.0])
 
 
 def test_a_pair_without_a_share_is_remembered_while_it_has_a_claim() -> None:
@@ -278,8 +278,8 @@ def test_a_pair_without_a_share_is_remembered_while_it_has_a_claim() -> None:
     wake(core, ROUND_S)
     pack(core, [(0, 0.5), (1, 0.5)], [])
 
-    assert core.jobs.pairs.target.tolist() == [0.0]
-    assert core.jobs.pairs.received_s[0] > 0
+    assert core.jobs.claims.target.tolist() == [0.0]
+    assert core.jobs.claims.received_s[0] > 0
 
 
 def test_a_restored_core_knows_its_pairs() -> None:
@@ -357,5 +357,5 @@ def test_received_time_comes_to_the_shares(weights: list[int], rule: PriorityRul
     wanted = np.array([sum(part for unit, part in share.items() if job in unit) for job in range(4)])
     received_s = core.jobs.total("received_s")[:4, 0]
     assert received_s / core.now_s == pytest.approx(wanted, abs=0.06)
-    pairs = core.jobs.pairs
+    pairs = core.jobs.claims
     assert pairs.received_s / core.now_s == pytest.approx(pairs.target, abs=0.06)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gavelpy.mechanism import booking
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.mechanism.original_gavel import DEFICIT, PriorityRule
@@ -25,7 +26,7 @@ def urgency(share: float, owed_s: float, received_s: float, settings: MechanismS
 
 
 def settle(jobs: JobTable, settings: MechanismSettings, elapsed_s: float, now_s: float) -> None:
-    jobs.settle(elapsed_s, settings.rules.fade(settings, elapsed_s), now_s)
+    booking.settle(jobs, elapsed_s, settings.rules.fade(settings, elapsed_s), now_s)
 
 
 def running(jobs: JobTable, row: int, gpu_type: int, since_s: float) -> None:
@@ -108,8 +109,8 @@ def test_credit_books_the_time_of_running_leases_on_their_type_once() -> None:
     running(jobs, 0, gpu_type=1, since_s=20.0)
     running(jobs, 1, gpu_type=0, since_s=-1.0)  # granted, not started
 
-    jobs.credit(np.array([0, 1]), 100.0)
-    jobs.credit(np.array([0, 1]), 100.0)
+    booking.credit(jobs, np.array([0, 1]), 100.0)
+    booking.credit(jobs, np.array([0, 1]), 100.0)
 
     assert jobs.received_s[:2].tolist() == [[0.0, 80.0], [0.0, 0.0]]
     assert jobs.attained_gpu_s[:2].tolist() == [320.0, 0.0]

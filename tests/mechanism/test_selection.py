@@ -9,11 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gavelpy.mechanism.claims import ALONE, ClaimKeys
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.original_gavel import DEFICIT, PriorityRule, select_by_type
-from gavelpy.mechanism.selection import Selection, select_global, select_leftover, select_packed, take
+from gavelpy.mechanism.selection import select, select_leftover
 from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.mechanism.taking import Chosen, Selection, take
 from gavelpy.model.arrays import Ints
+from gavelpy.model.job import JobId, JobSpec
 from tests.mechanism.builders import make_jobs, make_mechanism
 
 T = 3
@@ -110,13 +113,13 @@ def dumb_by_type(case: Case, settings: MechanismSettings, order: list[int]) -> l
     return chosen
 
 
-def pairs_of(selection: Selection) -> list[tuple[int, int]]:
-    return list(zip(*(column.tolist() for column in selection), strict=True))
+def pairs_of(selection: Selection | Chosen) -> list[tuple[int, int]]:
+    return list(zip(selection[0].tolist(), selection[1].tolist(), strict=True))
 
 
 @given(case=cases(), settings=SETTINGS)
 def test_global_queue_is_greedy_by_urgency(case: Case, settings: MechanismSettings) -> None:
-    chosen = select_global(*case, settings)
+    chosen = select(*case, settings)
 
     assert pairs_of(chosen) == dumb_global(case, settings)
 
@@ -136,7 +139,7 @@ def test_nobody_is_chosen_twice_and_no_gpu_is_given_twice(
 ) -> None:
     before = case.free.tolist()
 
-    jobs, types = select_by_type(*case, settings, np.arange(T)) if by_type else select_global(*case, settings)
+    jobs, types, *_ = select_by_type(*case, settings, np.arange(T)) if by_type else select(*case, settings)
 
     used = np.bincount(types, weights=case.jobs.gpus[jobs], minlength=T)
     assert len(np.unique(jobs)) == len(jobs)
@@ -150,7 +153,7 @@ def test_nobody_is_chosen_twice_and_no_gpu_is_given_twice(
 def test_with_leftovers_no_gpu_idles_that_a_waiting_job_could_use(case: Case, settings: MechanismSettings) -> None:
     filled = MechanismSettings(rules=settings.rules, fill_leftover=True)
 
-    jobs, types = select_global(*case, filled)
+    jobs, types, *_ = select(*case, filled)
 
     left = case.free - np.bincount(types, weights=case.jobs.gpus[jobs], minlength=T)
     waiting = np.setdiff1d(case.rows, jobs)
@@ -161,7 +164,7 @@ def test_with_leftovers_no_gpu_idles_that_a_waiting_job_could_use(case: Case, se
 def test_without_leftovers_a_share_is_needed(case: Case, settings: MechanismSettings) -> None:
     strict = MechanismSettings(rules=settings.rules, fill_leftover=False)
 
-    jobs, types = select_global(*case, strict)
+    jobs, types, *_ = select(*case, strict)
 
     assert (case.jobs.target[jobs, types] > 0).all()
 
@@ -170,7 +173,7 @@ def test_without_leftovers_a_share_is_needed(case: Case, settings: MechanismSett
 def test_leftover_lowers_what_is_free_by_what_it_gives(case: Case) -> None:
     free = case.free.copy()
 
-    jobs, types = select_leftover(case.jobs, case.rows, free)
+    jobs, types, *_ = select_leftover(case.jobs, case.rows, free)
 
     assert pairs_of((jobs, types)) == dumb_leftover(case, set(), case.free.tolist())
     assert free.tolist() == (case.free - np.bincount(types, weights=case.jobs.gpus[jobs], minlength=T)).tolist()
@@ -188,7 +191,7 @@ def test_a_job_goes_to_the_first_type_in_the_order(order: list[int], expected: l
 def test_a_gang_that_does_not_fit_is_skipped_and_a_smaller_one_behind_it_runs() -> None:
     jobs = make_jobs([[1.0], [1.0]], gpus=[2, 1], target=[[0.9], [0.1]])
 
-    chosen = select_global(jobs, np.array([0, 1]), np.array([1]), MechanismSettings())
+    chosen = select(jobs, np.array([0, 1]), np.array([1]), MechanismSettings())
 
     assert pairs_of(chosen) == [(1, 0)]
 
@@ -196,94 +199,89 @@ def test_a_gang_that_does_not_fit_is_skipped_and_a_smaller_one_behind_it_runs() 
 def test_of_two_equal_jobs_the_earlier_one_runs() -> None:
     jobs = make_jobs([[1.0], [1.0]], target=0.5)
 
-    chosen = select_global(jobs, np.array([0, 1]), np.array([1]), MechanismSettings())
+    chosen = select(jobs, np.array([0, 1]), np.array([1]), MechanismSettings())
 
     assert pairs_of(chosen) == [(0, 0)]
 
 
-# With pairs ------------------------------------------------------------------------------------------------------
+# With claims -----------------------------------------------------------------------------------------------------
 
 
 @st.composite
-def packed_cases(draw: st.DrawFn) -> Case:
-    """The same with up to six pairs of jobs of equal gang size, each pair with its own time owed on one type."""
+def claimed_cases(draw: st.DrawFn) -> Case:
+    """The same with up to six claims, of pairs with equal gang size or of sizes, each with its own time owed."""
     case = draw(cases())
     jobs, J = case.jobs, case.jobs.count
-    possible = [
-        (a, b, kind) for a in range(J) for b in range(a + 1, J) for kind in range(T) if jobs.gpus[a] == jobs.gpus[b]
-    ]
+    pairs = [(a, b, int(jobs.gpus[a])) for a in range(J) for b in range(a + 1, J) if jobs.gpus[a] == jobs.gpus[b]]
+    sizes = [(a, ALONE, gpus) for a in range(J) for gpus in (1, 2, 3)]
+    possible = [(*claim, kind) for claim in [*pairs, *sizes] for kind in range(T)]
     rows = draw(st.lists(st.sampled_from(possible), unique=True, max_size=6)) if possible else []
-    table = np.array(sorted(rows), dtype=np.int64).reshape(-1, 3)
+    table = np.array(sorted(rows), dtype=np.int64).reshape(-1, 4)
     count = len(table)
-    jobs.pairs.put(table[:, :2], table[:, 2], np.zeros(count), np.zeros(0, dtype=np.bool_))
-    jobs.pairs.target[:] = draw(st.lists(SHARES, min_size=count, max_size=count))
-    jobs.pairs.owed_s[:] = draw(st.lists(SECONDS, min_size=count, max_size=count))
-    jobs.pairs.received_s[:] = draw(st.lists(SECONDS, min_size=count, max_size=count))
+    jobs.claims.put(ClaimKeys(*table.T), np.zeros(count), np.zeros(0, dtype=np.bool_))
+    jobs.claims.target[:] = draw(st.lists(SHARES, min_size=count, max_size=count))
+    jobs.claims.owed_s[:] = draw(st.lists(SECONDS, min_size=count, max_size=count))
+    jobs.claims.received_s[:] = draw(st.lists(SECONDS, min_size=count, max_size=count))
     return case
 
 
-def dumb_packed(case: Case, settings: MechanismSettings) -> list[tuple[int, int, int]]:
-    jobs, pairs, left = case.jobs, case.jobs.pairs, case.free.tolist()
-    units: list[tuple[tuple[float, ...], int, int, int]] = []
+def dumb_claims(case: Case, settings: MechanismSettings) -> list[tuple[int, int, int, int]]:
+    jobs, claims, left = case.jobs, case.jobs.claims, case.free.tolist()
+    units: list[tuple[tuple[float, ...], int, int, int, int]] = []
     rows = set(case.rows.tolist())
     for job in rows:
         for kind in range(T):
             if jobs.target[job, kind] > 0:
                 lag = float(jobs.owed_s[job, kind] - jobs.received_s[job, kind])
-                key = (-urgency(jobs, job, kind, settings), -lag, -float(jobs.target[job, kind]), job, kind, -1)
-                units.append((key, job, -1, kind))
-    for row in range(pairs.count):
-        first, second, kind = (int(column[row]) for column in (pairs.first, pairs.second, pairs.gpu_type))
-        if pairs.target[row] > 0 and {first, second} <= rows:
-            claim = [column[row : row + 1] for column in (pairs.target, pairs.owed_s, pairs.received_s)]
-            lag = float(pairs.owed_s[row] - pairs.received_s[row])
+                gpus = int(jobs.gpus[job])
+                key = (-urgency(jobs, job, kind, settings), -lag, -float(jobs.target[job, kind]), job, kind, -1, gpus)
+                units.append((key, job, -1, kind, gpus))
+    for row in range(claims.count):
+        first, second, gpus, kind = (int(column[row]) for column in claims.keys)
+        if claims.target[row] > 0 and {first, second} - {ALONE} <= rows:
+            claim = [column[row : row + 1] for column in (claims.target, claims.owed_s, claims.received_s)]
+            lag = float(claims.owed_s[row] - claims.received_s[row])
             key = (
                 -float(settings.rules.urgency(*claim, settings)[0]),
                 -lag,
-                -float(pairs.target[row]),
+                -float(claims.target[row]),
                 first,
                 kind,
                 second,
+                gpus,
             )
-            units.append((key, first, second, kind))
-    chosen: list[tuple[int, int, int]] = []
+            units.append((key, first, second, kind, gpus))
+    chosen: list[tuple[int, int, int, int]] = []
     taken: set[int] = set()
-    for _, first, second, kind in sorted(units):
-        if first in taken or second in taken or jobs.gpus[first] > left[kind]:
+    for _, first, second, kind, gpus in sorted(units):
+        if first in taken or second in taken or gpus > left[kind]:
             continue
-        left[kind] -= int(jobs.gpus[first])
+        left[kind] -= gpus
         members = [job for job in (first, second) if job >= 0]
         taken |= set(members)
-        chosen += [(job, kind, other) for job, other in zip(members, [second, first], strict=False)]
-    rest = dumb_packed_leftover(case, taken, left) if settings.fill_leftover else []
-    return chosen + [(job, kind, -1) for job, kind in rest]
+        chosen += [(job, kind, other, gpus) for job, other in zip(members, [second, first], strict=False)]
+    rest = dumb_leftover_with_claims(case, taken, left) if settings.fill_leftover else []
+    return chosen + [(job, kind, -1, int(jobs.gpus[job])) for job, kind in rest]
 
 
-def dumb_packed_leftover(case: Case, taken: set[int], left: list[int]) -> list[tuple[int, int]]:
-    """As without pairs, but the time owed to a job in pairs counts as well."""
-    jobs, pairs = case.jobs, case.jobs.pairs
+def dumb_leftover_with_claims(case: Case, taken: set[int], left: list[int]) -> list[tuple[int, int]]:
+    """As without claims, but the time owed to a job by claims counts as well."""
+    jobs, claims = case.jobs, case.jobs.claims
     lag_s = (jobs.owed_s - jobs.received_s).sum(axis=1)
-    for member in (pairs.first, pairs.second):
-        np.add.at(lag_s, member, pairs.owed_s - pairs.received_s)
+    for row in range(claims.count):
+        members = np.array([job for job in (claims.first[row], claims.second[row]) if job >= 0])
+        lag_s[members] += claims.owed_s[row] - claims.received_s[row]
     rest = sorted((job for job in case.rows.tolist() if job not in taken), key=lambda job: (-lag_s[job], job))
     by_speed = {job: sorted(range(T), key=lambda kind: (-jobs.rate[job, kind], kind)) for job in rest}
     queue = [(job, kind) for job in rest for kind in by_speed[job] if jobs.rate[job, kind] > 0]
     return greedy(jobs, queue, left)
 
 
-@given(case=packed_cases(), settings=SETTINGS)
-def test_pairs_and_jobs_alone_stand_in_one_queue(case: Case, settings: MechanismSettings) -> None:
-    chosen = select_packed(*case, settings)
+@given(case=claimed_cases(), settings=SETTINGS)
+def test_pairs_sizes_and_jobs_alone_are_in_one_queue(case: Case, settings: MechanismSettings) -> None:
+    chosen = select(*case, settings)
 
-    assert list(zip(*(column.tolist() for column in chosen), strict=True)) == dumb_packed(case, settings)
-
-
-@given(case=cases(), settings=SETTINGS)
-def test_without_pairs_the_packed_queue_is_the_global_one(case: Case, settings: MechanismSettings) -> None:
-    packed, plain = select_packed(*case, settings), select_global(*case, settings)
-
-    assert pairs_of(packed[:2]) == pairs_of(plain)
-    assert (packed.partner == -1).all()
+    assert list(zip(*(column.tolist() for column in chosen), strict=True)) == dumb_claims(case, settings)
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -305,7 +303,7 @@ def test_a_queue_is_served_in_order_whether_all_its_jobs_fit_or_not(seed: int) -
 
 
 @pytest.mark.parametrize("move_lag_s", [0.0, 500.0])
-def test_one_job_is_chosen_as_in_a_queue_of_jobs_and_pairs(move_lag_s: float) -> None:
+def test_one_job_is_chosen_as_in_a_queue_of_jobs_and_claims(move_lag_s: float) -> None:
     rng = np.random.default_rng(int(move_lag_s))
     jobs = make_jobs([[1.0] * 4] * 500)
     jobs.rate[:500] = rng.choice([0.0, np.nan, 1.0, 2.0, 7.0], (500, 4))
@@ -314,10 +312,11 @@ def test_one_job_is_chosen_as_in_a_queue_of_jobs_and_pairs(move_lag_s: float) ->
     jobs.lease[:500] = jobs.lease_type[:500] = rng.integers(-1, 4, 500)
     jobs.gpus[:500], jobs.attained_gpu_s[:500] = rng.choice([1, 2, 4], 500), rng.choice([0.0, 1.0], 500)
     free = rng.integers(0, 5, (500, 4))
+    other = jobs.add(JobSpec(JobId("none"), 1.0, rates_steps_per_s={"none": 1.0}), ("a", "b", "c", "d"), 0.0)
 
     for row in range(500):
         settings = make_mechanism(fill_leftover=row % 3 > 0, move_lag_s=move_lag_s)
-        alone = select_global(jobs, np.array([row]), free[row], settings)
-        queue = select_packed(jobs, np.array([row]), free[row], settings)
+        alone = select(jobs, np.array([row]), free[row], settings)
+        queue = select(jobs, np.array([row, other]), free[row], settings)
 
-        assert pairs_of(alone) == pairs_of(queue[:2])
+        assert pairs_of(alone) == pairs_of(queue)

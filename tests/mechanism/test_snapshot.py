@@ -174,7 +174,7 @@ def test_an_older_snapshot_is_what_it_was_and_leases_began_when_their_time_was_l
     check(core)
     assert encode_state(snapshot(core)) == encode_state(now)
     assert core.jobs.partner[:2].tolist() == [-1, -1]
-    assert core.jobs.pairs.count == 0
+    assert core.jobs.claims.count == 0
 
 
 def test_a_snapshot_of_version_4_is_what_it_was_and_its_jobs_got_on_from_their_start() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gavelpy.journal.codec import encode
+from gavelpy.mechanism import booking
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.selection import serve
 from gavelpy.model.cluster import Cluster
@@ -59,7 +60,7 @@ def test_time_is_booked_as_in_numpy() -> None:
         fade, lag_max_s = (1.0, float(rng.random() * 3000.0)) if table % 2 else (float(rng.random()), math.inf)
         elapsed_s = float(rng.exponential(200.0))
 
-        plain.settle(elapsed_s, fade, 100.0 + elapsed_s, lag_max_s)
+        booking.settle(plain, elapsed_s, fade, 100.0 + elapsed_s, lag_max_s)
         KERNELS.settle(compiled, elapsed_s, fade, 100.0 + elapsed_s, lag_max_s)
 
         for name in FLOATS:
