@@ -79,9 +79,10 @@ def gavel_scheduler(
 
     checked = read_config(config)
     _check_throughputs(checked.throughputs)
-    from gavelpy.runtime.daemon.service import serve
+    from gavelpy.runtime.daemon.service import EventLoop, serve
 
-    asyncio.run(serve(checked, accept_loss=accept_loss, take_over=take_over))
+    with asyncio.Runner(loop_factory=EventLoop) as runner:
+        runner.run(serve(checked, accept_loss=accept_loss, take_over=take_over))
 
 
 @app.command("check-config")

@@ -9,9 +9,12 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gavelpy.errors import InvalidInput
 from gavelpy.journal.sqlite import BackupSettings
@@ -27,11 +30,15 @@ from gavelpy.runtime.daemon.scheduler import Scheduler
 from gavelpy.runtime.service_manager import sd_notify
 from gavelpy.runtime.storage import StorageSilent, StorageWorkers
 
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
+
 logger = logging.getLogger(__name__)
 COLLECTED_EVERY = (20_000, 20, 20)  # new objects, collections of these, and collections of those
 DIRECTORY_MODE = 0o700
 MARK_S = 5.0  # time limit of the checkpoint directory at the start; the scheduler starts without an answer, too
 MARK_AGAIN_S = 60.0
+WAKE_UPS_AT_ONCE = 4_096
 
 
 def open_state(config: Config, *, accept_loss: bool = False, take_over: bool = False) -> EventStore:
@@ -150,6 +157,28 @@ class Service:
             if ignored:
                 logger.warning("changes that need a restart were left out", extra={"fields": ignored})
         sd_notify("READY=1")
+
+
+class EventLoop(asyncio.SelectorEventLoop):
+    """Reads all wake-ups of gRPC's poller in one turn.
+
+    The poller writes a byte to a socket for each of its events, and gRPC's reader reads one byte and then handles all
+    events. With several events a turn the bytes pile up, until the poller waits for room in the socket: then there is
+    only one event a turn, and calls wait for hundreds of turns while one of them keeps the loop busy.
+    """
+
+    def add_reader(self, fd: FileDescriptorLike, callback: Callable[..., object], *args: object) -> None:
+        """As its base; a socket of gRPC is emptied but for the byte that its reader expects."""
+        if isinstance(fd, socket.socket) and fd.family == socket.AF_UNIX:
+            callback = partial(_read_but_one, fd, callback)
+        super().add_reader(fd, callback, *args)
+
+
+def _read_but_one(source: socket.socket, callback: Callable[..., object], *args: object) -> None:
+    waiting = len(source.recv(WAKE_UPS_AT_ONCE, socket.MSG_PEEK))
+    if waiting > 1:
+        source.recv(waiting - 1)
+    callback(*args)
 
 
 async def serve(config: Config, *, accept_loss: bool = False, take_over: bool = False) -> None:
