@@ -2,7 +2,8 @@
 
 Callers enqueue events and may wait until they are applied. One task collects all queued events, adds the shell's events
 and the core's timer, writes the batch to the journal in one transaction in the journal's thread, and then applies it.
-The next batch accumulates during a write, so a thousand submissions cost a few commits. Nothing else changes the core.
+The next batch accumulates during a write, and waits briefly for callers that were answered together, so a thousand
+submissions cost a few commits. Nothing else changes the core.
 
 A journal failure ends the scheduler: whether the batch was written is unknown until a restart reads the journal.
 """
@@ -21,20 +22,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from gavelpy.errors import GavelError, InvalidInput, JournalCorrupt, JournalFailed
 from gavelpy.errors import Stopping as Stopping  # services import it from here
 from gavelpy.journal.codec import encode_state
-from gavelpy.journal.loss_detection import Numbers
 from gavelpy.journal.store import EventStore, Submission
 from gavelpy.mechanism.commands import Command
 from gavelpy.mechanism.core import SchedulerCore
-from gavelpy.mechanism.events import (
-    AllocationFailed,
-    AllocationSolved,
-    Event,
-    IdsReserved,
-    JobSubmitted,
-    NodeJoined,
-    WakeupDue,
-)
+from gavelpy.mechanism.events import AllocationSolved, Event, WakeupDue
 from gavelpy.runtime.daemon.recovery import SchedulerClock
+from gavelpy.runtime.daemon.written import Written, numbers_after
 
 if TYPE_CHECKING:
     from gavelpy.runtime.daemon.archivist import Archivist
@@ -45,19 +38,13 @@ APPLIED_AT_ONCE = 64  # events between two yields to the event loop
 WAKEUP_LOAD = 8.0  # pause after a wakeup, as a multiple of its duration
 PROGRESS_EVERY_S = 10.0
 PROGRESS_APART_S = 1.0
-SNAPSHOT_EVENTS = 10_000  # events that a restart replays, at most; REPLAY_S_MAX bounds their time
-REPLAY_S_MAX = 0.2
-READING_S = 5e-5  # to read an event, approximately, without applying it
+GATHERING_S_MAX = 0.01  # for which a commit waits for callers
 SNAPSHOT_REST_S = 2.0  # no snapshot during this time after a restart, which has other work
 SNAPSHOT_LOAD = 20.0  # pause after a snapshot, as a multiple of its duration
 BACKUP_EVERY_S = 600.0  # a snapshot is followed by a backup of the journal if the last one is older
-EVENTS_KEPT = 100_000  # for `gavel events`; fewer if they are large
-BYTES_KEPT = 256 << 20
 SUBMISSIONS_KEPT_S = 30 * 86_400.0
 STOPPING = "the scheduler is stopping"
-LEASES_A_GPU_MAX = 2  # granted by one decision
 _PLANS = (WakeupDue, AllocationSolved)  # events that may plan a round, which takes long
-_DECISIONS = (*_PLANS, AllocationFailed)  # events that may grant leases
 Answer = TypeVar("Answer")
 MakeEvents = Callable[[int], Sequence[Event]]  # argument: serial of the next job
 MakeSubmission = Callable[[int, float], Submission | None]  # arguments: that serial, and the time
@@ -123,6 +110,7 @@ class Driver:
         self._batch: list[_Entry] = []  # that is being written or applied
         self._wakeup_allowed_s = 0.0  # by perf_counter
         self._progress_s = 0.0
+        self._commit_s = 0.0  # duration of the last commit
         self._written = Written(replayed)
         self._snapshot_allowed_s = perf_counter() + SNAPSHOT_REST_S if replayed else 0.0
         self._backup: asyncio.Task[None] | None = None
@@ -180,6 +168,7 @@ class Driver:
                 batch = self._collect(self._now_s())
                 if batch:
                     await self._commit(batch)
+                    await self._gather(sum(entry.done is not None for entry in batch))
                 await self._archive()
                 if self._written.is_much and perf_counter() >= self._snapshot_allowed_s:
                     await self._snapshot()
@@ -235,6 +224,22 @@ class Driver:
         except TimeoutError:
             return
 
+    async def _gather(self, answered: int) -> None:
+        """Lets callers that were answered together call again, so that they share the next commit, too.
+
+        They wait at most as long as the last commit took, and a caller without others does not wait.
+        """
+        wanted = answered + len(self._queue)
+        if wanted < 2:
+            return
+        ends_s = perf_counter() + min(self._commit_s, GATHERING_S_MAX)
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(ends_s - perf_counter(), self._work.set)
+        while len(self._queue) < wanted and perf_counter() < ends_s and not self._stopping:
+            self._work.clear()
+            await self._work.wait()
+        timer.cancel()
+
     async def _commit(self, batch: list[_Entry]) -> None:
         if not batch:
             return
@@ -250,7 +255,8 @@ class Driver:
         except InvalidInput as refusal:
             await self._split(batch, refusal)
             return
-        self._shell.measured("commit", perf_counter() - began_s)
+        self._commit_s = perf_counter() - began_s
+        self._shell.measured("commit", self._commit_s)
         for part in ready:
             await self._apply(part, now_s)
         self._shell.batch_applied()
@@ -339,55 +345,6 @@ class Driver:
         for entry in (*self._batch, *self._queue):
             _resolve(entry, Stopping(STOPPING), 0)
         self._queue.clear()
-
-
-class Written:
-    """Counts events since the last snapshot, and decides how many stay in the journal."""
-
-    def __init__(self, count: int = 0) -> None:
-        self.count = count
-        self.replay_s = 0.0  # time to apply them
-        self._bytes = 0
-        self._segments: deque[tuple[int, int]] = deque()  # last event before each snapshot, bytes since the one before
-
-    @property
-    def is_much(self) -> bool:
-        """Whether a snapshot is due, because a restart would take long without it."""
-        return self.count >= SNAPSHOT_EVENTS or self.replay_s + READING_S * self.count >= REPLAY_S_MAX
-
-    def add(self, records: Sequence[tuple[float, Event]]) -> None:
-        """Counts a batch."""
-        self.count += len(records)
-        self._bytes += sum(_size_of(event) for _, event in records)
-
-    def keep_after(self, sequence: int) -> int:
-        """Last event that may be truncated when the snapshot that begins now is written."""
-        self._segments.append((sequence, self._bytes))
-        self._bytes = 0
-        upto = max(0, sequence - EVENTS_KEPT)
-        while sum(size for _, size in self._segments) > BYTES_KEPT and len(self._segments) > 1:
-            upto = max(upto, self._segments.popleft()[0])
-        return upto
-
-    def snapshot_taken(self) -> None:  # and no event since it began
-        self.count, self.replay_s = 0, 0.0
-
-
-def numbers_after(core: SchedulerCore, events: Sequence[Event]) -> Numbers:
-    """Upper bounds of the next job and lease number after a core has handled these events."""
-    gpus = len(core.pool.job) + sum(event.gpu_count for event in events if isinstance(event, NodeJoined))
-    decisions = sum(isinstance(event, _DECISIONS) for event in events)
-    skipped = [Numbers(event.jobs, event.leases) for event in events if isinstance(event, IdsReserved)]
-    first = Numbers(core.jobs.ids.next_serial, core.leases.next_lease)
-    for numbers in skipped:
-        first = first.above(numbers)
-    submitted = sum(isinstance(event, JobSubmitted) for event in events)
-    return Numbers(first.jobs + submitted, first.leases + decisions * gpus * LEASES_A_GPU_MAX)
-
-
-def _size_of(event: Event) -> int:
-    """Approximate size of an event in the journal, in bytes."""
-    return 100 + sum(getattr(value, "nbytes", 0) for value in vars(event).values())
 
 
 def _resolve(entry: _Entry, error: GavelError | None, first_job: int) -> None:

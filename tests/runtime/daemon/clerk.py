@@ -14,8 +14,8 @@ from gavelpy.mechanism.commands import Command, RoundPlan
 from gavelpy.mechanism.events import Event, JobCancelled, JobSubmitted, NodeJoined, WakeupDue
 from gavelpy.mechanism.snapshot import snapshot
 from gavelpy.model.job import NodeId
-from gavelpy.runtime.daemon.driver import numbers_after
 from gavelpy.runtime.daemon.recovery import Recovered, recover
+from gavelpy.runtime.daemon.written import numbers_after
 from tests.runtime.daemon.harness import make_config, make_spec
 
 JOURNAL = "journal.sqlite"

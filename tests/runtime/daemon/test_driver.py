@@ -20,8 +20,9 @@ from gavelpy.journal.tables import EVENTS
 from gavelpy.mechanism.events import JobCancelled, NodeLost, ProgressReported, SchedulerRestarted
 from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon import driver
-from gavelpy.runtime.daemon.driver import Written
-from tests.runtime.daemon.harness import make_config, make_spec, running
+from gavelpy.runtime.daemon import written as limits
+from gavelpy.runtime.daemon.written import Written
+from tests.runtime.daemon.harness import Running, make_config, make_spec, running
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
@@ -45,6 +46,24 @@ def test_many_that_come_together_share_commits(tmp_path: Path) -> None:
 
     run(scenario())
     assert journal(tmp_path).count("JobSubmitted") == 100
+
+
+def test_callers_that_call_again_at_different_moments_share_commits(tmp_path: Path) -> None:
+    async def caller(cluster: Running, turns: int) -> None:
+        for _ in range(10):
+            await cluster.submit(make_spec())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+
+    async def scenario() -> None:
+        async with running(make_config(tmp_path)) as cluster:
+            before = cluster.scheduler.version
+            await asyncio.gather(*(caller(cluster, turns) for turns in range(8)))
+
+            assert cluster.core.jobs.count == 80
+            assert cluster.scheduler.version - before < 18  # 10 if all always share one, 20 and more if none waits
+
+    run(scenario())
 
 
 def test_what_the_core_refuses_is_refused_to_who_asked_and_again_in_replay(tmp_path: Path) -> None:
@@ -91,7 +110,7 @@ def test_a_journal_that_fails_ends_the_scheduler_and_leaves_no_caller_waiting(tm
 
 
 def test_a_snapshot_is_taken_when_a_restart_would_take_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "SNAPSHOT_EVENTS", 50)
+    monkeypatch.setattr(limits, "SNAPSHOT_EVENTS", 50)
 
     async def scenario() -> None:
         async with running(make_config(tmp_path), in_good_order=False) as cluster:
@@ -108,7 +127,7 @@ def test_a_snapshot_is_taken_when_a_restart_would_take_long(tmp_path: Path, monk
 def test_a_snapshot_that_had_to_wait_is_taken_though_nothing_more_happens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "SNAPSHOT_EVENTS", 50)
+    monkeypatch.setattr(limits, "SNAPSHOT_EVENTS", 50)
 
     async def scenario() -> None:
         async with running(make_config(tmp_path), in_good_order=False) as cluster:
@@ -134,7 +153,7 @@ def test_what_a_restart_had_to_replay_the_next_one_need_not(tmp_path: Path, monk
     async def scenario() -> None:
         async with running(make_config(tmp_path), in_good_order=False) as cluster:
             await cluster.submit(*[make_spec()] * 60)
-        monkeypatch.setattr(driver, "SNAPSHOT_EVENTS", 50)
+        monkeypatch.setattr(limits, "SNAPSHOT_EVENTS", 50)
         async with running(make_config(tmp_path), in_good_order=False) as cluster:
             again = cluster.scheduler.driver
             await cluster.until(lambda: not again._written.is_much, "a snapshot is taken")
@@ -175,18 +194,18 @@ def test_a_backup_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: p
 def test_a_snapshot_is_due_by_the_time_that_reading_and_applying_would_take() -> None:
     slow, many, few = Written(), Written(), Written()
 
-    slow.replay_s = driver.REPLAY_S_MAX
-    many.add([(0.0, JobCancelled(1))] * round(driver.REPLAY_S_MAX / driver.READING_S))
-    few.add([(0.0, JobCancelled(1))] * round(0.5 * driver.REPLAY_S_MAX / driver.READING_S))
+    slow.replay_s = limits.REPLAY_S_MAX
+    many.add([(0.0, JobCancelled(1))] * round(limits.REPLAY_S_MAX / limits.READING_S))
+    few.add([(0.0, JobCancelled(1))] * round(0.5 * limits.REPLAY_S_MAX / limits.READING_S))
 
     assert (slow.is_much, many.is_much, few.is_much) == (True, True, False)
 
 
 def test_a_snapshot_is_due_until_it_is_kept() -> None:
     written = Written()
-    written.add([(0.0, JobCancelled(1))] * driver.SNAPSHOT_EVENTS)
+    written.add([(0.0, JobCancelled(1))] * limits.SNAPSHOT_EVENTS)
 
-    written.keep_after(driver.SNAPSHOT_EVENTS)
+    written.keep_after(limits.SNAPSHOT_EVENTS)
     while_it_is_written = written.is_much
     written.snapshot_taken()
 
@@ -196,7 +215,7 @@ def test_a_snapshot_is_due_until_it_is_kept() -> None:
 def test_events_are_kept_by_their_number_and_size() -> None:
     written = Written()
     small = [(0.0, JobCancelled(1))] * 10
-    steps = np.zeros(driver.BYTES_KEPT // 20)
+    steps = np.zeros(limits.BYTES_KEPT // 20)
     large = [(0.0, ProgressReported(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), steps))]
 
     written.add(small)
@@ -208,4 +227,4 @@ def test_events_are_kept_by_their_number_and_size() -> None:
     written.add(large)
 
     assert (first, second, third, written.keep_after(13)) == (0, 0, 0, 11)
-    assert written.keep_after(driver.EVENTS_KEPT + 20) == 20
+    assert written.keep_after(limits.EVENTS_KEPT + 20) == 20

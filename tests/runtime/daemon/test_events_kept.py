@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gavelpy.runtime.daemon import driver
+from gavelpy.runtime.daemon import written
 from gavelpy.runtime.daemon.queries.events import NOT_KEPT, EventQueries
 from gavelpy.runtime.daemon.queries.jobs import JobQueries
 from gavelpy.runtime.security.identity import SOLE_CALLER
@@ -26,8 +26,8 @@ async def some_jobs(cluster: Running) -> None:
 def test_an_answer_names_the_requested_events_that_were_truncated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "SNAPSHOT_EVENTS", 15)
-    monkeypatch.setattr(driver, "EVENTS_KEPT", 0)
+    monkeypatch.setattr(written, "SNAPSHOT_EVENTS", 15)
+    monkeypatch.setattr(written, "EVENTS_KEPT", 0)
 
     async def scenario() -> None:
         async with running(make_config(tmp_path, journal={"events_retention": "0"})) as cluster:
@@ -49,8 +49,8 @@ def test_an_answer_names_the_requested_events_that_were_truncated(
 
 
 def test_older_events_are_read_from_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "SNAPSHOT_EVENTS", 15)
-    monkeypatch.setattr(driver, "EVENTS_KEPT", 0)
+    monkeypatch.setattr(written, "SNAPSHOT_EVENTS", 15)
+    monkeypatch.setattr(written, "EVENTS_KEPT", 0)
 
     async def scenario() -> None:
         async with running(make_config(tmp_path)) as cluster:
