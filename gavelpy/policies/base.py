@@ -235,7 +235,7 @@ def equal_share_rate(problem: AllocationProblem) -> Floats:
     """
     total = problem.gpu_counts.sum()
     rates: Floats = problem.rate_as_requested_steps_per_s @ problem.gpu_counts / (total if total > 0 else 1.0)
-    return np.where(rates > 0, rates, 1.0)
+    return rates if rates.min(initial=1.0) > 0 else np.where(rates > 0, rates, 1.0)
 
 
 def ruled(problem: AllocationProblem, share: Floats, objective: float) -> Allocation:

@@ -16,9 +16,12 @@ import numpy as np
 from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import Bools, Floats, Ints, floats, ints, require
 
+_EMPTY: Floats = np.zeros(0)
+_EMPTY.flags.writeable = False
+
 
 def _none() -> Floats:
-    return np.zeros(0)
+    return _EMPTY
 
 
 def _no_ints() -> Ints:
@@ -144,8 +147,7 @@ def _freeze(objective: Objective, name: str, *, zero_allowed: bool) -> None:
     """Makes the array and the floors read-only float64 (J,), and raises InvalidInput if a value is out of range."""
     if name:
         values = floats(name, getattr(objective, name), np.shape(getattr(objective, name))[:1])
-        allowed = "finite and >= 0" if zero_allowed else "finite and > 0"
-        require(name, values, np.isfinite(values) & ((values > 0) | (zero_allowed & (values == 0))), allowed)
+        _require(name, values, zero_allowed=zero_allowed)
         object.__setattr__(objective, name, values)
     if hasattr(objective, "rate_floor_steps_per_s"):
         _freeze_optional(objective, "rate_floor_steps_per_s", len(getattr(objective, name)) if name else None)
@@ -153,8 +155,18 @@ def _freeze(objective: Objective, name: str, *, zero_allowed: bool) -> None:
 
 def _freeze_optional(objective: Objective, name: str, count: int | None) -> None:
     """Like `_freeze` for an array that may be empty, or else must have `count` entries."""
+    if getattr(objective, name) is _EMPTY:
+        return
     values = floats(name, getattr(objective, name), np.shape(getattr(objective, name))[:1])
-    require(name, values, np.isfinite(values) & (values >= 0), "finite and >= 0")
+    _require(name, values, zero_allowed=True)
     if count is not None and len(values) not in (0, count):
         raise InvalidInput(f"{name} must be empty or have one entry for each of {count} jobs, got {len(values)}")
     object.__setattr__(objective, name, values)
+
+
+def _require(name: str, values: Floats, *, zero_allowed: bool) -> None:
+    """Raises InvalidInput naming the first value that is out of range."""
+    least, most = float(values.min(initial=np.inf)), float(values.max(initial=0.0))
+    if not ((least > 0 or (zero_allowed and least == 0)) and most < np.inf):
+        allowed = "finite and >= 0" if zero_allowed else "finite and > 0"
+        require(name, values, np.isfinite(values) & ((values > 0) | (zero_allowed & (values == 0))), allowed)

@@ -12,13 +12,17 @@ from gavelpy.solve.certificate import NOISE, Answer, Duals, floors_of
 from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
 from gavelpy.solve.prices.newton import Dual
 from gavelpy.solve.prices.table import Fixed, Jobs, Tally, kernels
+from gavelpy.solve.solver import NUMPY_ROWS_MAX
 
 
 def proved(
     jobs: Jobs, objective: LinearObjective, time: Floats, steepness: Floats, price: Floats, by: str = "prices"
 ) -> Answer:
     """Shares of the problem from times (K, T') of the table, with the certificate from prices (T',) and duals (K,)."""
-    problem, none = jobs.problem, np.zeros(jobs.problem.job_count)
+    problem = jobs.problem
+    if jobs.classes is None and jobs.rows is None and jobs.types is None and len(time) > NUMPY_ROWS_MAX:
+        return _of_distinct(jobs, objective, time, steepness, price, by)
+    none = np.zeros(problem.job_count)
     time[time < NOISE] = 0.0
     share, prices = jobs.all_types(jobs.per_job(time)), jobs.all_types(price)
     best = jobs.best_steps_per_s
@@ -39,6 +43,25 @@ def proved(
     if not (W > 0).all():
         prices = np.where(W > 0, prices, _worth_of_the_first(jobs, weight, gain, worth, prices))
     return Answer(share, prices / unit, certificate)
+
+
+def _of_distinct(
+    jobs: Jobs, objective: LinearObjective, time: Floats, steepness: Floats, price: Floats, path: str
+) -> Answer:
+    """As `proved`, in one kernel, if all jobs can run and are distinct, and all types have GPUs."""
+    from gavelpy.solve.prices.numba_kernels import proof
+
+    problem, none = jobs.problem, np.zeros(0)
+    scale, gain, worth = none, none, np.ones(len(price))
+    match objective:
+        case MaxMin(scale=scale):
+            pass
+        case MaxSum(gain=gain, gpu_type_worth=given):
+            worth = given if len(given) else worth
+    rate, gpus, floor = problem.member_rate_steps_per_s, problem.gpus_occupied, objective.rate_floor_steps_per_s
+    t = proof(rate, gpus, time, steepness, gain, worth, price, scale, floor, jobs.best_steps_per_s, NOISE)
+    certificate, unit = certificate_of(t, price, problem.gpu_counts, is_level=isinstance(objective, MaxMin), path=path)
+    return Answer(time, price / unit, certificate)
 
 
 def certificate_of(

@@ -226,6 +226,37 @@ def tally(
     return Tally(least, total, used, budgets, floors, weights, sign, time, lack)
 
 
+def proof(
+    rate: Floats, gpus: Floats, time: Floats, steepness: Floats, gain: Floats, worth: Floats, price: Floats,
+    scale: Floats, floor: Floats, best: Floats, noise: float,
+) -> Tally:  # fmt: skip
+    """The tally of distinct jobs, all of which can run.
+
+    Times (J, T) below `noise` become zero; marginal costs (J,) are those of `settle`.
+    """
+    used, figures = np.zeros(len(price)), np.zeros(8)
+    given = (fixed(a) for a in (rate, gpus, gain, worth, price, scale, floor, best))
+    _proof(*given, time, steepness, noise, used, figures)
+    least, total, budgets, floors, weights, sign, over, lack = figures.tolist()
+    return Tally(least, total, used, budgets, floors, weights, sign, over, lack)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _proof(  # type: ignore[no-untyped-def]
+    rate, gpus, gain, worth, price, scale, floor, best, time, steepness, noise, used, figures
+):
+    J, T = rate.shape
+    none, weight = np.zeros(J), np.empty(J)
+    for j in range(J):
+        weight[j] = steepness[j] / best[j]
+        for t in range(T):
+            time[j, t] = 0.0 if time[j, t] < noise else time[j, t]
+    _tally(
+        rate, gpus, time, weight, gain if len(gain) else none, worth, price, scale if len(scale) else none,
+        floor if len(floor) else none, best, used, figures,
+    )  # fmt: skip
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def _tally(  # type: ignore[no-untyped-def]
     rate, gpus, share, weight, gain, worth, price, scale, floor, best, used, figures
