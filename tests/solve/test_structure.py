@@ -8,8 +8,9 @@ import pytest
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.solve.prices import numba_kernels
 from gavelpy.solve.prices.crossover import Vertex, restricted
+from gavelpy.solve.prices.structure_kernels import kinks_of
 from gavelpy.solve.prices.table import Table
-from gavelpy.solve.prices.vertex import _compiled_kinks, _kinks
+from gavelpy.solve.prices.vertex import _KINK, _as_modes, _Kinks, _kinks
 
 Kinks = tuple[bytes, ...] | None
 
@@ -29,8 +30,26 @@ def found(seed: int) -> tuple[Kinks, Kinks]:
     vertex = Vertex(price, 0.0, False, s.low, s.high, need, slope, rows, np.zeros((K, T)), attempts=0)
     follow = bool(rng.random() < 0.7)
     r = restricted(table, s, need, price)
-    ours = _compiled_kinks(table, vertex, r.low, r.high, need, times_follow=follow)
+    ours = compiled_kinks(table, vertex, r.low, r.high, need, times_follow=follow)
     return figures(ours, T), figures(_kinks(table, vertex, r, times_follow=follow), T)
+
+
+def compiled_kinks(
+    table: Table, vertex: Vertex, low: Ints, high: Ints, need: Floats, *, times_follow: bool
+) -> _Kinks | None:
+    """The kinks by the kernel."""
+    T = table.rate.shape[1]
+    rows, modes, swap = np.empty(T + 1, np.int64), np.empty((2, T + 1), np.int64), np.empty((T + 1, T + 1))
+    B = kinks_of(
+        table.rate, table.gain, table.gpus, vertex.rows, low, high, need, vertex.price, _KINK, times_follow,
+        rows, modes[0], modes[1], swap,
+    )  # fmt: skip
+    if B < 0:
+        return None
+    padded = np.zeros((len(table.gpus), T + 1))
+    padded[:, :T] = table.gain if len(table.gain) else 0.0
+    low, high = _as_modes(modes[0, :B], table), _as_modes(modes[1, :B], table)
+    return _Kinks(rows[:B], low, high, swap[:B, :T], (swap[:B] * padded[rows[:B]]).sum(axis=1))
 
 
 def figures(kinks: object, gpu_types: int) -> Kinks:

@@ -102,17 +102,66 @@ def from_prices(dual: Dual, point: Point, gpu_counts: Floats | None = None) -> M
     need, slope = dual.needs.at(level)
     s = dual.loops(K).sweep(table, need, slope, point.price, 0.0, level)
     rows = most_in_doubt(s, T)
-    base, time = need - slope * level, np.zeros((len(rows), T))
+    base = need - slope * level
+    if dual.loops(K) is compiled(K):
+        return by_kernels(table, base, slope, dual.leveled, point, s.low, s.high, rows, gpu_counts)
+    time = np.zeros((len(rows), T))
     vertex = Vertex(point.price, level, dual.leveled, s.low, s.high, base, slope, rows, time, attempts=0)
     some, again, price = _again(table, vertex, dual.loops)
-    follow = gpu_counts is not None
-    if dual.loops(K) is compiled(K):
-        low, high = again.low.astype(np.int64) % (T + 1), again.high.astype(np.int64) % (T + 1)  # IDLE is mode T
-        kinks = _compiled_kinks(table, vertex, low, high, need, times_follow=follow)
-    else:
-        r = restricted(some, again, need[rows], point.price)
-        low, high, kinks = r.low, r.high, _kinks(table, vertex, r, times_follow=follow)
-    return _by_structure(table, vertex, price > 0, low, high, kinks, gpu_counts)
+    r = restricted(some, again, need[rows], point.price)
+    kinks = _kinks(table, vertex, r, times_follow=gpu_counts is not None)
+    return _by_structure(table, vertex, price > 0, r.low, r.high, kinks, gpu_counts)
+
+
+def by_kernels(
+    table: Table, base: Floats, slope: Floats, leveled: bool, near: Point, low: Modes, high: Modes, in_doubt: Ints,
+    gpu_counts: Floats | None,
+) -> Mix | None:  # fmt: skip
+    """What `_by_structure` returns, with its kinks, by kernels. `low` and `high` (K,) are changed.
+
+    Needs are base (K,) + slope (K,) x level.
+    """
+    from gavelpy.solve.prices import structure_kernels as compute
+
+    (K, T), first, follow = table.rate.shape, int(leveled), gpu_counts is not None
+    price = np.where(near.price <= _FREE * near.price.max(), 0.0, near.price)
+    gpus, count, W = table.gpus.copy(), table.count.copy(), table.gpu_counts.copy()  # kernels compile for writable ones
+    modes, edges = np.empty((2, len(in_doubt)), np.int64), np.empty((2, T + 1), np.int64)
+    kinks, swap, gains = np.zeros(T + 1, np.int64), np.empty((T + 1, T + 1)), np.zeros((T + 1, T + 1))
+    (columns, equations), (right, worth, own) = np.zeros((2, T, T)), np.zeros((3, T))
+    is_split = kernels(K) is not compiled(K)
+    N, B = compute.system_of(
+        table.rate, table.gain, gpus, count, base, slope, near.level, leveled, near.price, price, W, low, high,
+        in_doubt, modes, is_split, _KINK, follow, kinks, edges, swap, columns, equations, right, worth, own, gains,
+    )  # fmt: skip
+    if N < 0:
+        return None
+    if len(table.gain):
+        worth[first:N] = (swap[:B] * gains[:B]).sum(axis=1)
+    try:
+        answer = np.linalg.solve(columns[:N, :N], right[:N])
+        priced = price > 0.0
+        price[priced] = np.linalg.solve(equations[:N, :N], worth[:N])
+    except np.linalg.LinAlgError:
+        return None
+    level = float(answer[0]) if leveled else 0.0
+    of_edges, no_swap = (low, high, in_doubt, modes, _KINK), _NO_SWAP if follow else 0.0
+    near_price = np.where(priced, near.price, 0.0)
+    if not compute.has_answer(
+        table.rate, gpus, count, base, slope, level, price, near_price, near.level, W, *of_edges, _CLOSE, follow, kinks,
+        swap, answer[first:], no_swap,
+    ):  # fmt: skip
+        return None
+    if gpu_counts is not None:
+        answer = np.linalg.solve(columns[:N, :N], (gpu_counts - own)[priced])
+        level = float(answer[0]) if leveled else 0.0
+    time, steepness = np.empty(table.rate.shape), np.empty(K)
+    if not compute.settled(
+        table.rate, table.gain, gpus, base, slope, level, price, low, high, kinks, swap, answer[first:], _KINK, follow,
+        time, steepness,
+    ):  # fmt: skip
+        return None
+    return Mix(time, steepness, price, level, is_unique=True)
 
 
 def as_left(table: Table, vertex: Vertex, level: float) -> Mix:
@@ -253,27 +302,6 @@ def _kinks(table: Table, vertex: Vertex, r: Restricted, *, times_follow: bool) -
     swap[at, low] -= 1.0 - phi
     swap[at, high] -= phi
     return _Kinks(rows, _as_modes(low, table), _as_modes(high, table), swap[:, :T], (swap * gain).sum(axis=1))
-
-
-def _compiled_kinks(
-    table: Table, vertex: Vertex, low: Ints, high: Ints, need: Floats, *, times_follow: bool
-) -> _Kinks | None:
-    """What `_kinks` returns, by a kernel; the times are not known."""
-    from gavelpy.solve.prices.structure_kernels import kinks_of
-
-    T = table.rate.shape[1]
-    found, modes, swap = np.empty(T + 1, np.int64), np.empty((2, T + 1), np.int64), np.empty((T + 1, T + 1))
-    B = kinks_of(
-        table.rate, table.gain, table.gpus.copy(), vertex.rows, low, high, need, vertex.price, _KINK, times_follow,
-        found, modes[0], modes[1], swap,
-    )  # fmt: skip
-    if B < 0:
-        return None
-    rows, swap = found[:B], swap[:B]
-    gain = np.column_stack([table.gain[rows], np.zeros(B)]) if len(table.gain) else np.zeros((B, T + 1))
-    return _Kinks(
-        rows, _as_modes(modes[0, :B], table), _as_modes(modes[1, :B], table), swap[:, :T], (swap * gain).sum(axis=1)
-    )
 
 
 def _as_modes(mode: Ints, table: Table) -> Modes:
