@@ -37,6 +37,7 @@ the shares achieve at least what they achieve in the simpler problem, and no sha
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -69,7 +70,7 @@ from gavelpy.solve.objective import (
     ProgressiveFilling,
 )
 from gavelpy.solve.resources import ample_resources, in_all_resources, without_resources
-from gavelpy.solve.solver import Solver
+from gavelpy.solve.solver import NUMPY_ROWS_MAX, Solver
 
 BLUR = 2.2e-9  # relative: numbers that are this close are treated as equal
 _STEP = 1e-9  # relative: largest distance to the next number of a group
@@ -95,13 +96,32 @@ def solve(problem: AllocationProblem, objective: Objective, solver: Solver | Non
     group = groups_of_types(problem, getattr(objective, "gpu_type_worth", np.zeros(0)))
     if group.max(initial=0) + 1 < len(group):
         return divided(solve(merged(problem, group), objective_of_merged(objective, group), solver), problem, group)
-    answer = _best_of_near(problem, objective, solver) or _best(problem, objective, solver)
+    answer = _kept(problem, objective, solver)
+    if answer is None:
+        answer = _best_of_near(problem, objective, solver) or _best(problem, objective, solver)
+        _keep(problem, objective, solver, answer)
     certificate = replace(answer.certificate, solve_s=time.perf_counter() - started_s)
     solver.answers[certificate.path] += 1
     floors = getattr(objective, "rate_floor_steps_per_s", np.zeros(0))
     T = len(problem.gpu_types)
     others = answer.prices[T:].reshape(-1, T).T
     return Allocation(problem, answer.share, answer.prices[:T], certificate, floors, other_prices=others)
+
+
+def _kept(problem: AllocationProblem, objective: Objective, solver: Solver) -> Answer | None:
+    """The answer from that to the last problem of this kind, if the solver has one and this one is similar."""
+    if not (solver.kept and isinstance(objective, MaxMin | MaxSum)):
+        return None
+    from gavelpy.solve.prices.kept import kept_answer
+
+    return kept_answer(problem, objective, solver)
+
+
+def _keep(problem: AllocationProblem, objective: Objective, solver: Solver, answer: Answer) -> None:
+    """Notes that the next problem of this kind may be answered from this answer."""
+    is_large = problem.job_count > NUMPY_ROWS_MAX and isinstance(objective, MaxMin | MaxSum)
+    if is_large and answer.certificate.path == "prices":
+        solver.kept.setdefault((type(objective).__name__, len(problem.gpu_types)), 0)
 
 
 def _best_of_near(problem: AllocationProblem, objective: Objective, solver: Solver) -> Answer | None:
@@ -149,8 +169,8 @@ def _check(problem: AllocationProblem, objective: Objective) -> None:
     if len(worth) not in (0, len(problem.gpu_types)):
         T = len(problem.gpu_types)
         raise InvalidInput(f"gpu_type_worth must be empty or have one entry for each of {T} types, got {len(worth)}")
-    promised = (floors_of(objective, J) > 0) & ~problem.can_run
-    if promised.any():
+    floors = floors_of(objective, J)
+    if floors.any() and (promised := (floors > 0) & ~problem.can_run).any():
         job = problem.job_ids[int(np.argmax(promised))]
         raise failed(problem, "infeasible", f"job {job!r} can run nowhere and has a rate floor")
 
@@ -238,7 +258,7 @@ class Near:
 def nearly_equal(problem: AllocationProblem, objective: Objective) -> Near | None:
     """The simpler problem; None if there is none, or if its answer would prove nothing about the true one."""
     rates = problem.member_rate_steps_per_s
-    if rates.size > _NUMBERS_MAX or not _can_be_carried_over(objective):
+    if not asks_for_nearly_equal(problem, objective):
         return None
     figures = {name: getattr(objective, name) for name in _FIGURES.get(type(objective), ())}
     merged = {name: _merged(values) for name, values in figures.items()}
@@ -313,6 +333,34 @@ def _value(problem: AllocationProblem, objective: Objective, rates: Floats, answ
 
 def _speeds(speed: Callable[[Bools], Floats], runs: Bools) -> Floats:
     return np.asarray(speed(~runs), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Nearness:
+    """How many of the neighbours in a sequence of sorted numbers are nearly equal."""
+
+    near: int  # of those that differ
+    differs: int
+
+    def changes_left(self) -> int:
+        """So many numbers may come or go, and still few are near; below zero if many are.
+
+        Each changes either count by two at most.
+        """
+        return math.floor((_WORTHWHILE * self.differs - self.near) / (2.0 + 2.0 * _WORTHWHILE))
+
+
+def nearness(figures: Floats) -> Nearness:
+    """The counts of these numbers."""
+    sorted_figures = np.sort(figures, axis=None)
+    rise, above = sorted_figures[1:] - sorted_figures[:-1], sorted_figures[1:]
+    differs = rise > _EQUAL * above
+    return Nearness(int(((rise <= _STEP * above) & differs).sum()), int(differs.sum()))
+
+
+def asks_for_nearly_equal(problem: AllocationProblem, objective: Objective) -> bool:
+    """Whether nearly equal jobs of this problem would be treated as equal."""
+    return problem.member_rate_steps_per_s.size <= _NUMBERS_MAX and _can_be_carried_over(objective)
 
 
 def _merged(figures: Floats) -> Floats | None:

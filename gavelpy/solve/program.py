@@ -21,7 +21,7 @@ from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.problem import THOUSANDTHS, AllocationProblem
 
 MANTISSA_BITS = 40  # numbers that agree to 2^-40 are equal; the certificate uses the exact numbers
-_APART = 1e-11  # relative: sums of figures that agree to so many bits differ by less
+APART = 1e-11  # relative: sums of figures that agree to so many bits differ by less
 _FEW = 256  # rows; for so few, comparing is faster than sorting hashes
 _MULTIPLIER = 0x9E3779B97F4A7C15  # odd; the golden ratio in 64 bits
 
@@ -51,7 +51,7 @@ def are_distinct(*figures: Floats) -> bool:
     for square, figure in enumerate(figures, 2):
         total += math.sqrt(square) * figure
     total.sort()
-    return bool((total[1:] - total[:-1] > _APART * total[1:]).all())
+    return bool((total[1:] - total[:-1] > APART * total[1:]).all())
 
 
 def classes_of_labels(labels: Ints) -> Classes:

@@ -49,6 +49,7 @@ class Solver:
         self.answers: Counter[str] = Counter()  # path of the certificate -> answers
         self.falls: Counter[str] = Counter()  # rung -> answers that it could not certify
         self.points: dict[tuple[str, int], Any] = {}  # (kind, number of types) -> prices at which a search starts
+        self.kept: dict[tuple[str, int], Any] = {}  # (objective, number of types) -> its last problem (prices/kept.py)
         self._highs: Any = None  # highspy has no types
         self._small_highs: Any = None
 

@@ -18,6 +18,9 @@ Modules:
     curve_kernels       roots of needs that bend, in numba
     newton              approximate prices: Newton's method on the dual function, HiGHS or the interior point
     crossover           from approximate prices to the exact optimum, by small linear programs
+    kept                problems that differ by a few jobs from the last one
+    kept_kernels        the same in numba: what is known of jobs that stay
+    structure_kernels   the equations of a structure, in numba
     vertex              the optimum as a function of its structure, so that the way there changes no byte
     pivots              few classes: exact simplex steps
     highest_level       the highest level of needs that rise with it, each with its own limit

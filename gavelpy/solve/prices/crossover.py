@@ -122,8 +122,12 @@ def _box(dual: Dual, price: Floats, level: float, free: Bools, half: float) -> B
     return Box(half * price, np.where(free, 0.0, half * price), sigma)
 
 
-def _first_in_doubt(classes: int, gpu_types: int) -> float:
+def first_in_doubt(classes: int, gpu_types: int) -> int:
     """How many classes are in doubt in the first program."""
+    return int(_first_in_doubt(classes, gpu_types))
+
+
+def _first_in_doubt(classes: int, gpu_types: int) -> float:
     return (_JOBS_IN_DOUBT + _JOBS_IN_DOUBT_PER_TYPE * gpu_types) * max(1.0, math.sqrt(classes / _FEW_JOBS))
 
 

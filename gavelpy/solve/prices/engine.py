@@ -113,7 +113,7 @@ def _limited_few(table: Table, value: Floats) -> Mix | None:
     if _is_out_of_reach(table, need):
         return None
     rest = most_gain(replace(table, gain=table.rate * (value / value.max())[:, None]), need)
-    return None if rest is None else _limited(rest, value)
+    return None if rest is None else limited(rest, value)
 
 
 def _is_out_of_reach(table: Table, need: Floats) -> bool:
@@ -298,10 +298,10 @@ def _found(dual: Dual, start: Point, kind: str, solver: Solver) -> Mix | None:
 def _at_the_limit(table: Table, value: Floats, limit: float, solver: Solver, *, inside: bool = False) -> Mix | None:
     """The answer if the slowest job limits the level: it runs all the time."""
     rest = _spent(table, value, np.minimum(limit / value, 1.0), table.gpu_counts, solver, inside=inside)
-    return None if rest is None else _limited(rest, value)
+    return None if rest is None else limited(rest, value)
 
 
-def _limited(rest: Mix, value: Floats) -> Mix:
+def limited(rest: Mix, value: Floats) -> Mix:
     """Times with the duals of a level that the slowest job limits: only its own time has a price."""
     slowest = np.zeros(len(value))
     slowest[int(np.argmin(value))] = 1.0

@@ -30,9 +30,8 @@ def best_prices(  # type: ignore[no-untyped-def]
     If types `may_be_free`, prices may be zero.
     """
     K, T = rate.shape
-    low, high, margin, gains = np.empty(K, np.int64), np.empty(K, np.int64), np.empty(K), gain.shape[0] > 0
-    centre, radius, spare, rise = np.empty(T), np.empty(T), np.empty(T), np.empty(T)
-    whole, lowest, highest = np.empty(T), np.empty(T), np.empty(T)
+    low, high, margin = np.empty(K, np.int64), np.empty(K, np.int64), np.empty(K)
+    centre, radius = np.empty(T), np.empty(T)
     ties, ties_count = np.zeros((T, 5), np.int64), ZERO
     base, sorted_margin, most_rate = np.empty(K), np.empty(K), np.zeros(K)
     for i in range(K):
@@ -45,41 +44,15 @@ def best_prices(  # type: ignore[no-untyped-def]
             most = max(most, price[t])
         if not most > 0.0:
             return UNBOUNDED, level
-        for t in range(T):
-            centre[t] = price[t] if price[t] > _FREE * most else 0.0
-            radius[t] = max(centre[t], _RADIUS * most)
-        half = _mixes(
+        centre_at(price, most, centre, radius)
+        price[:] = centre
+        half = mixes(
             rate, gain, gpus, base, slope, most_rate, level, centre, radius, in_doubt, low, high, margin, sorted_margin
         )  # fmt: skip
-        S = 0
-        for i in range(K):
-            S += margin[i] <= half
-        rows = np.empty(S, np.int64)
-        for t in range(T):
-            spare[t], rise[t] = gpu_counts[t], 0.0
-        _divide(rate, gpus, count, base, slope, most_rate, level, low, high, margin, half, rows, spare, rise)
-        some_rate, load, worth = np.empty((S, T)), np.empty((S, T)), np.zeros((S, T))
-        some_base, some_slope, times, steepness = np.empty(S), np.empty(S), np.zeros((S, T)), np.zeros(S)
-        for k in range(S):
-            i = rows[k]
-            some_base[k], some_slope[k] = base[i], slope[i]
-            for t in range(T):
-                some_rate[k, t], load[k, t] = rate[i, t], gpus[i] * count[i] / gpu_counts[t]
-                if gains:
-                    worth[k, t] = gain[i, t] * count[i]
-        for t in range(T):
-            W = gpu_counts[t]
-            whole[t], spare[t], rise[t] = centre[t] * W, spare[t] / W, rise[t] / W
-            lowest[t], highest[t] = W * (centre[t] - half * radius[t]), W * (centre[t] + half * radius[t])
-        found = _here(ties, ties_count, rows)
-        end, level, ties_count = search(
-            some_rate, load, worth, some_base, some_slope, level, is_level, may_be_free, spare, rise, lowest, highest,
-            level * (1.0 - half), level * (1.0 + half), whole, ties, found, times, steepness,
+        end, level, ties_count = in_box(
+            rate, gain, gpus, count, base, slope, most_rate, level, is_level, may_be_free, gpu_counts, low, high,
+            margin, half, level, centre, radius, price, ties, ties_count,
         )  # fmt: skip
-        for n in range(ties_count):
-            ties[n, 0] = rows[ties[n, 0]]
-        for t in range(T):
-            price[t] = whole[t] / gpu_counts[t]
         if end == FOUND and is_near(price, centre, half, radius, is_level):
             return FOUND, level
         if end != FOUND and end != AT_THE_EDGE:
@@ -89,7 +62,57 @@ def best_prices(  # type: ignore[no-untyped-def]
 
 
 @inner
-def _mixes(  # type: ignore[no-untyped-def]
+def centre_at(price, most, centre, radius):  # type: ignore[no-untyped-def]
+    """Writes the centre of a box, (T,), and the units of distance from it; `most` is the highest price."""
+    for t in range(len(price)):
+        centre[t] = price[t] if price[t] > _FREE * most else 0.0
+        radius[t] = max(centre[t], _RADIUS * most)
+
+
+@inner
+def in_box(  # type: ignore[no-untyped-def]
+    rate, gain, gpus, count, base, slope, most_rate, level, is_level, may_be_free, gpu_counts, low, high, margin, half,
+    centre_level, centre, radius, price, ties, ties_count,
+):  # fmt: skip
+    """Moves `price` (T,) to the best prices of the box around the centre, and returns how that ended, level and ties.
+
+    `low`, `high` and `margin` (K,) are those at the centre, and `half` is the margin up to which jobs are in doubt.
+    """
+    (K, T), S, gains = rate.shape, 0, gain.shape[0] > 0
+    spare, rise, whole, lowest, highest = np.empty(T), np.empty(T), np.empty(T), np.empty(T), np.empty(T)
+    for i in range(K):
+        S += margin[i] <= half
+    rows = np.empty(S, np.int64)
+    for t in range(T):
+        spare[t], rise[t] = gpu_counts[t], 0.0
+    _divide(rate, gpus, count, base, slope, most_rate, level, low, high, margin, half, rows, spare, rise)
+    some_rate, load, worth = np.empty((S, T)), np.empty((S, T)), np.zeros((S, T))
+    some_base, some_slope, times, steepness = np.empty(S), np.empty(S), np.zeros((S, T)), np.zeros(S)
+    for k in range(S):
+        i = rows[k]
+        some_base[k], some_slope[k] = base[i], slope[i]
+        for t in range(T):
+            some_rate[k, t], load[k, t] = rate[i, t], gpus[i] * count[i] / gpu_counts[t]
+            if gains:
+                worth[k, t] = gain[i, t] * count[i]
+    for t in range(T):
+        W = gpu_counts[t]
+        whole[t], spare[t], rise[t] = price[t] * W, spare[t] / W, rise[t] / W
+        lowest[t], highest[t] = W * (centre[t] - half * radius[t]), W * (centre[t] + half * radius[t])
+    found = _here(ties, ties_count, rows)
+    end, level, ties_count = search(
+        some_rate, load, worth, some_base, some_slope, level, is_level, may_be_free, spare, rise, lowest, highest,
+        centre_level * (1.0 - half), centre_level * (1.0 + half), whole, ties, found, times, steepness,
+    )  # fmt: skip
+    for n in range(ties_count):
+        ties[n, 0] = rows[ties[n, 0]]
+    for t in range(T):
+        price[t] = whole[t] / gpu_counts[t]
+    return end, level, ties_count
+
+
+@inner
+def mixes(  # type: ignore[no-untyped-def]
     rate, gain, gpus, base, slope, most_rate, level, centre, radius, in_doubt, low, high, margin, sorted_margin
 ):
     """Writes the mixes and margins of all jobs; returns the margin up to which they are in doubt."""
