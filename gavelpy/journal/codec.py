@@ -81,11 +81,12 @@ LAGGING = 10  # settings: the lag for which a running job is preempted
 LIMITED = 11  # settings: limits of a user, GPU memory of types; of a job: the GPU memory that it needs
 TEAMED = 11  # settings: teams; of an allocation: marginal values, memory, refused jobs
 ARCHIVED = 11  # jobs that have left for the archive
-NEWEST = 11
+RESOURCED = 12  # CPU cores and memory of nodes, and those that jobs need
+NEWEST = 12
 OLDEST = 1  # that can be read
 _LATER = {  # newest version of an event, if above VERSION
     "AllocationSolved": TEAMED,
-    "JobSubmitted": LIMITED,
+    "JobSubmitted": RESOURCED,
     "JobsArchived": ARCHIVED,
     "JobsHeld": ORDERED,
     "ReservationAdded": BOOKED,
@@ -94,7 +95,7 @@ _LATER = {  # newest version of an event, if above VERSION
     "JobsRequeued": ORDERED,
     "PriorityChanged": RANKED,
     "ConfigChanged": TEAMED,
-    "NodeJoined": FEATURED,
+    "NodeJoined": RESOURCED,
     "NodeHindered": NAMED,
     "NodeDraining": SAVING,
     "NodeLost": FORGOTTEN,
@@ -106,7 +107,7 @@ _LATER = {  # newest version of an event, if above VERSION
 }
 _LAST_FIELDS: dict[str, dict[int, int]] = {  # number of last fields that each later version added to an event
     "AllocationSolved": {PACKED: 3, WARNED: 1, TEAMED: 5},
-    "NodeJoined": {NAMED: 1, FEATURED: 2},
+    "NodeJoined": {NAMED: 1, FEATURED: 2, RESOURCED: 2},
     "NodeDraining": {SAVING: 1},
     "NodeLost": {FORGOTTEN: 1},
     "LeaseEnded": {CLASSED: 1},
@@ -168,6 +169,8 @@ _LATER_OF_JOBS = {  # a job without them needs no version
     "exclude": PLACED,
     "reservation": BOOKED,
     "gpu_memory_gib": LIMITED,
+    "cpus_per_gpu": RESOURCED,
+    "memory_gib_per_gpu": RESOURCED,
     "hold": ORDERED,
     "begin_at_s": ORDERED,
     "begin_s": ORDERED,
@@ -219,6 +222,8 @@ def encode(event: Event, now_s: float) -> bytes:
             version = RANKED
         case JobsArchived():
             version = ARCHIVED
+        case NodeJoined() if event.cpus or event.memory_gib:
+            version = RESOURCED
         case NodeJoined() if event.state_id or event.lacks:
             version = FEATURED if event.lacks else NAMED
         case NodeUnhealthy():

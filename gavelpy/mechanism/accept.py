@@ -55,7 +55,7 @@ from gavelpy.mechanism.priority_classes import check_class
 from gavelpy.model.allocation import AGAIN_MIN_S
 from gavelpy.model.arrays import VALUE_MAX, Bools, Floats, Ints
 from gavelpy.model.cluster import GPU_COUNT_MAX
-from gavelpy.model.job import JobSpec, NodeId
+from gavelpy.model.job import AMOUNT_MAX, JobSpec, NodeId
 
 if TYPE_CHECKING:
     from gavelpy.mechanism.core import SchedulerCore
@@ -272,6 +272,9 @@ def _joined(event: NodeJoined) -> None:
             raise InvalidInput(f"lacks of {event.node_id!r} must be without control characters, got {text!r}")
     if not 1 <= event.gpu_count <= GPU_COUNT_MAX:
         raise InvalidInput(f"gpu_count of {event.node_id!r} must be in [1, {GPU_COUNT_MAX}], got {event.gpu_count!r}")
+    for name, amount in (("cpus", event.cpus), ("memory_gib", event.memory_gib)):
+        if not 0 <= amount <= AMOUNT_MAX:
+            raise InvalidInput(f"{name} of {event.node_id!r} must be in [0, {AMOUNT_MAX:g}], got {amount!r}")
 
 
 def _node(core: SchedulerCore, node_id: NodeId) -> None:

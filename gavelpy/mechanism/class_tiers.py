@@ -30,6 +30,7 @@ class TiersLeft:
     def __init__(self, question: SolveAllocation) -> None:
         self._question, self._tiers = question, question.tiers
         self.gpus: Ints = question.problem.capacity[:, 0] // THOUSANDTHS  # (T,) whole GPUs left
+        self._others: Ints = question.problem.capacity[:, 1:]  # (T, R - 1) of other resources left
         self._waits: Bools = np.zeros((len(self._tiers), len(self.gpus)), dtype=np.bool_)  # (tiers, T)
 
     def part(self, k: int) -> SolveAllocation | None:
@@ -44,13 +45,15 @@ class TiersLeft:
         rows = tier.rows[is_able]
         if not len(rows):
             return None
-        return _of_jobs(question, rows, rate[is_able], free)
+        return _of_jobs(question, rows, rate[is_able], np.column_stack([free * THOUSANDTHS, self._others]))
 
     def answered(self, k: int, part: SolveAllocation, answer: AllocationSolved) -> None:
         """Subtracts what a tier uses."""
         used, waits = _used(part, answer)
         self._waits[k] |= waits
         self.gpus = np.floor(self.gpus - used + NEGLIGIBLE).astype(np.int64).clip(min=0)
+        if self._others.shape[1]:
+            self._others = np.maximum(self._others - _used_of_others(part, answer), 0)
 
     def _free(self, k: int) -> Ints:
         """Whole GPUs of each type for a tier, (T,)."""
@@ -65,25 +68,25 @@ class TiersLeft:
 def part_of(question: SolveAllocation, part: ClusterPart) -> SolveAllocation:
     """The request of a part of the cluster alone."""
     rate = question.problem.member_rate_steps_per_s[part.rows]
-    return replace(_of_jobs(question, part.rows, rate, part.gpus), tiers=part.tiers)
+    return replace(_of_jobs(question, part.rows, rate, part.capacity), tiers=part.tiers)
 
 
-def _of_jobs(question: SolveAllocation, rows: Ints, rate: Floats, free: Ints) -> SolveAllocation:
-    """The request of some of its jobs, with these rates (K, T) and GPUs (T,)."""
+def _of_jobs(question: SolveAllocation, rows: Ints, rate: Floats, capacity: Ints) -> SolveAllocation:
+    """The request of some of its jobs, with these rates (K, T) and capacity (T, R)."""
     job_types = tuple(question.job_types[row] for row in rows.tolist()) if question.job_types else ()
-    problem = _of_rows(question.problem, rows, rate, free)
+    problem = _of_rows(question.problem, rows, rate, capacity)
     memory = None if question.memory is None else question.memory.of(rows)
     own = replace(question, problem=problem, jobs=question.jobs[rows], job_types=job_types, memory=memory)
     return replace(own, tiers=(), parts=())
 
 
-def _of_rows(problem: AllocationProblem, rows: Ints, rate: Floats, free: Ints) -> AllocationProblem:
-    """The problem of some of its jobs, with these rates (K, T) and GPUs (T,)."""
+def _of_rows(problem: AllocationProblem, rows: Ints, rate: Floats, capacity: Ints) -> AllocationProblem:
+    """The problem of some of its jobs, with these rates (K, T) and capacity (T, R)."""
     order = np.arange(len(rows))
     return replace(
         problem,
         job_ids=tuple(problem.job_ids[row] for row in rows.tolist()),
-        capacity=free[:, None] * THOUSANDTHS,
+        capacity=capacity,
         demand=problem.demand[rows],
         member_configuration=order,
         member_job=order,
@@ -91,6 +94,18 @@ def _of_rows(problem: AllocationProblem, rows: Ints, rate: Floats, free: Ints) -
         memory=b"",
         **{name: getattr(problem, name)[rows] for name in _OF_JOBS},
     )
+
+
+def _used_of_others(part: SolveAllocation, answer: AllocationSolved) -> Ints:
+    """What the jobs of a tier use of other resources than GPUs by their shares, (T, R - 1), in thousandths."""
+    demand = part.problem.demand[:, 1:]
+    row_of = {serial: row for row, serial in enumerate(part.jobs.tolist())}
+    rows = [row_of[serial] for serial in (*answer.jobs.tolist(), *answer.pair_jobs.ravel().tolist())]
+    types = np.concatenate([answer.gpu_type, np.repeat(answer.pair_gpu_type, 2)])
+    share = np.concatenate([answer.share, np.repeat(answer.pair_share, 2)])
+    used = np.zeros((len(part.problem.gpu_types), demand.shape[1]))
+    np.add.at(used, types, demand[rows] * share[:, None])
+    return np.ceil(used - NEGLIGIBLE).astype(np.int64)
 
 
 def _used(part: SolveAllocation, answer: AllocationSolved) -> tuple[Floats, Bools]:

@@ -21,10 +21,10 @@ class Tier:
 
 @dataclass(frozen=True, eq=False)
 class ClusterPart:
-    """The jobs and GPUs of one part of the cluster in a request: see `windows`."""
+    """The jobs and nodes of one part of the cluster in a request: see `windows`."""
 
     rows: Ints  # of the part's jobs in the problem
-    gpus: Ints  # (T,) of the problem's capacity
+    capacity: Ints  # (T, R) of the problem's, in thousandths
     tiers: tuple[Tier, ...] = ()  # of its jobs, whose rows count within the part
 
 

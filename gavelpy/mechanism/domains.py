@@ -13,7 +13,9 @@ import numpy as np
 
 from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import JobTable
-from gavelpy.mechanism.node_sets import Room, node_sets
+from gavelpy.mechanism.node_resources import NodeLimits, limits_of, node_domains
+from gavelpy.mechanism.node_room import AnyRoom
+from gavelpy.mechanism.node_sets import NodeSets, node_sets
 from gavelpy.model.arrays import Bools, Ints
 
 NOT_PINNED = -1
@@ -28,14 +30,31 @@ def pinned_directory(jobs: JobTable, rows: Ints) -> Ints:
 
 def max_gang(jobs: JobTable, pool: GpuPool, rows: Ints, among: Bools | None = None) -> Ints:
     """Largest gang that each job could run as on each type, in GPUs, (K, T): among the usable GPUs, or `among` (G,)."""
-    if (sets := node_sets(jobs, pool)) is not None:
-        gpus = pool.usable if among is None else among
+    sets, gpus = node_sets(jobs, pool), pool.usable if among is None else among
+    if jobs.needs and (limits := limits_of(jobs, pool)) is not None:
+        return _max_gang_within(jobs, pool, rows, gpus, sets, limits)
+    if sets is not None:
         found = np.zeros((len(rows), len(pool.gpu_types)), dtype=np.int64)
         for one in np.unique(sets.of_job[rows]).tolist():
             here = sets.of_job[rows] == one
             found[here] = _max_gang(jobs, pool, rows[here], pool.domain_counts(gpus & sets.gpus[one]))
         return found
     return _max_gang(jobs, pool, rows, pool.usable_counts if among is None else pool.domain_counts(among))
+
+
+def _max_gang_within(
+    jobs: JobTable, pool: GpuPool, rows: Ints, gpus: Bools, sets: NodeSets | None, limits: NodeLimits
+) -> Ints:
+    """As `max_gang`, where nodes have less of other resources than their GPUs could use."""
+    found = np.zeros((len(rows), len(pool.gpu_types)), dtype=np.int64)
+    left, domain_of = limits.left(pool, gpus), node_domains(pool)
+    alike = np.column_stack([limits.needs[rows], np.zeros(len(rows)) if sets is None else sets.of_job[rows]])
+    for key in np.unique(alike, axis=0).astype(np.int64):
+        here, may_use = (alike == key).all(axis=1), gpus if sets is None else gpus & sets.gpus[key[-1]]
+        counts = np.zeros(len(pool.domain_type), dtype=np.int64)
+        np.add.at(counts, domain_of, limits.usable(pool, may_use, left, key[:-1]))
+        found[here] = _max_gang(jobs, pool, rows[here], counts)
+    return found
 
 
 def _max_gang(jobs: JobTable, pool: GpuPool, rows: Ints, domains: Ints) -> Ints:
@@ -53,8 +72,8 @@ def can_run(jobs: JobTable, pool: GpuPool, rows: Ints, among: Bools | None = Non
 
     False where the rate is unknown (NaN).
     """
-    is_plain = pool.shares_checkpoints and not jobs.any_limited and not pool.limits_jobs
-    if is_plain or (pool.shares_checkpoints and node_sets(jobs, pool) is None):
+    is_plain = pool.shares_checkpoints and not jobs.any_limited and not pool.limits_jobs and not jobs.needs
+    if is_plain or (pool.shares_checkpoints and node_sets(jobs, pool) is None and limits_of(jobs, pool) is None):
         most = pool.usable_counts if among is None else pool.domain_counts(among)
         return (jobs.rate.take(rows, axis=0) > 0) & (jobs.gpus[rows][:, None] <= most)
     enough: Bools = jobs.gpus[rows, None] <= max_gang(jobs, pool, rows, among)
@@ -63,7 +82,8 @@ def can_run(jobs: JobTable, pool: GpuPool, rows: Ints, among: Bools | None = Non
 
 def can_run_somewhere(jobs: JobTable, pool: GpuPool, row: int) -> bool:
     """Whether one job could run on any type; cheaper than `can_run` for a single job."""
-    if not pool.shares_checkpoints or jobs.limited or (pool.any_lacking and jobs.featured) or pool.is_divided:
+    is_limited = bool(jobs.limited or jobs.needs) or (pool.any_lacking and jobs.featured) or pool.is_divided
+    if is_limited or not pool.shares_checkpoints:
         return bool(can_run(jobs, pool, np.array([row])).any())
     return bool(np.count_nonzero((jobs.rate[row] > 0) & (pool.counts >= jobs.gpus[row])))
 
@@ -74,7 +94,7 @@ class Domains:
     `room`: the GPUs that the plan may still take, if jobs have node sets.
     """
 
-    def __init__(self, jobs: JobTable, pool: GpuPool, room: Room | None = None) -> None:
+    def __init__(self, jobs: JobTable, pool: GpuPool, room: AnyRoom | None = None) -> None:
         self._jobs, self._pool, self.room = jobs, pool, room
         self.count, self.type_count = len(pool.domain_type), len(pool.gpu_types)
         kinds = pool.domain_type.tolist()

@@ -214,13 +214,6 @@ def blame(jobs: JobTable, rows: Ints, nodes: Ints, settings: MechanismSettings, 
         jobs.failures[row] += can_be_the_job and len(seen) >= settings.loss_nodes_max
 
 
-def nodes_to_avoid(jobs: JobTable, row: int) -> list[int]:
-    """Rows of the nodes that lost a job since its last progress, the most recent one last."""
-    last = int(jobs.avoid[row])
-    seen = [node for node in jobs.loss_nodes.get(row, ()) if node != last]
-    return [*seen, last] if last >= 0 else seen
-
-
 def forgive(jobs: JobTable, rows: Ints) -> None:
     """Resets the counts of these jobs, as their leases made progress or were stopped in order."""
     jobs.misses[rows] = jobs.losses[rows] = 0

@@ -67,6 +67,8 @@ class NodeJoined(_Exogenous):
     state_id: str = ""  # of its agent's state directory; distinguishes agents with the same name. Empty = unknown
     lacks: tuple[str, ...] = ()  # features of jobs (model.job.FEATURES) that its agent does not have
     agent: str = ""  # name and version of an agent that lacks features, for people
+    cpus: float = 0.0  # CPU cores that jobs may use; 0 = not known, and they limit no job; the same of the memory
+    memory_gib: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gavelpy.mechanism import node_sets, windows
+from gavelpy.mechanism import node_resources, node_sets, windows
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.domains import max_gang
 from gavelpy.mechanism.gpus import GpuPool
@@ -27,6 +27,7 @@ def cannot_run(core: SchedulerCore, rows: Ints) -> dict[int, str]:
     return {
         int(rows[k]): not_allowed(core, int(rows[k]))
         or why_not_there(core, int(rows[k]), jobs.rate[rows[k]] != 0, pool.usable | may_come_back(pool))
+        or node_resources.why_too_small(jobs, pool, int(rows[k]), (pool.usable | may_come_back(pool)))
         or _why_never(core, int(rows[k]), is_usable[k], there[k])
         for k in np.flatnonzero(is_stuck)
     }
@@ -41,15 +42,26 @@ def _most_ever(core: SchedulerCore, rows: Ints, among: Bools) -> Ints:
     known: dict[object, Ints] = {}  # few jobs differ in the nodes that they may use
     for row in rows.tolist():
         if (key := _choice(core, row)) not in known:
-            known[key] = pool.type_counts(among & ever(core, row))
+            known[key] = _type_counts(core, row, among & ever(core, row))
     return np.array([known[_choice(core, row)] for row in rows.tolist()]).reshape(most.shape)
+
+
+def _type_counts(core: SchedulerCore, row: int, gpus: Bools) -> Ints:
+    """How many of these GPUs (G,) of each type a job can use together, (T,)."""
+    jobs, pool = core.jobs, core.pool
+    limits = node_resources.limits_of(jobs, pool) if row in jobs.needs else None
+    if limits is None:
+        return pool.type_counts(gpus)
+    room = limits.usable(pool, gpus, limits.amounts, limits.needs[row])
+    return np.bincount(pool.node_type, weights=room, minlength=len(pool.gpu_types)).astype(np.int64)
 
 
 def _choice(core: SchedulerCore, row: int) -> object:
     """Equal for jobs that may use the same nodes."""
     spec, window = core.jobs.specs[row], windows.own(core, row)
     needed = spec.features if core.pool.any_lacking else ()
-    return spec.nodes, spec.exclude, needed, window.name if window is not None else ""
+    needs = core.jobs.needs.get(row, ())
+    return spec.nodes, spec.exclude, needed, needs, window.name if window is not None else ""
 
 
 def ever(core: SchedulerCore, row: int) -> Bools:

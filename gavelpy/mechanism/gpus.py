@@ -38,6 +38,9 @@ class GpuPool:
         self.node_lacks: list[tuple[str, ...]] = []  # features of jobs that its agent does not have
         self.node_agent: list[str] = []  # name and version of an agent that lacks features
         self.any_lacking = False
+        self.node_amounts: list[tuple[int, int]] = []  # CPU cores and memory; see node_resources
+        self.any_amounts = False
+        self.strained: set[int] = set()  # rows of nodes that have reported less than leases there use
         self.node_directory: list[int] = []  # row of the directory it writes checkpoints to, as last seen
         self.directories: list[str] = [""]  # ids; the cluster's is empty until a node reports it
         self.is_scattered = False  # active jobs have checkpoints or leases in other directories than CLUSTERS
@@ -83,6 +86,7 @@ class GpuPool:
             self.node_unhealthy.append("")
             self.node_lacks.append(())
             self.node_agent.append("")
+            self.node_amounts.append((0, 0))
             self.node_directory.append(directory)
             self.node_type.append(kind)
             self.shares_checkpoints = self.shares_checkpoints and directory == CLUSTERS
@@ -103,7 +107,7 @@ class GpuPool:
         """Forgets a lost node without leases; its row, which is returned, is free for a node with at most its GPUs."""
         row = self.node_row.pop(node_id)
         self.node_ids[row], self.node_reserved[row], self.node_part[row] = RETIRED, "", 0
-        self.node_lacks[row], self.node_agent[row] = (), ""
+        self.node_lacks[row], self.node_agent[row], self.node_amounts[row] = (), "", (0, 0)
         self.present[self.node_of == row] = False
         self.any_lacking = any(self.node_lacks)
         self.set_directory(row, CLUSTERS)

@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from gavelpy.mechanism import eligibility, failures, non_preemptible, priority_classes, windows
+from gavelpy.mechanism import eligibility, failures, node_resources, non_preemptible, priority_classes, windows
 from gavelpy.mechanism.booking import lease_keys
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import NO_INTS
@@ -30,6 +30,7 @@ def check(core: SchedulerCore) -> None:
     _check_classes(core)
     _check_windows(core)
     _check_nodes(core)
+    _check_resources(core)
     _check_timer(core)
 
 
@@ -269,6 +270,15 @@ def _check_nodes(core: SchedulerCore) -> None:
         where = {pool.node_ids[node] for node in pool.node_of[held]}
         wrong = {node for node in where if not jobs.specs[row].may_use(node)}
         assert not wrong, f"job {row} has a lease on {wrong}, which its owner does not allow"
+
+
+def _check_resources(core: SchedulerCore) -> None:
+    """Leases use at most what their nodes have, unless a node has reported less since."""
+    jobs, pool = core.jobs, core.pool
+    declared = {row: needs for row in jobs.active.tolist() if (needs := node_resources.needs_of(jobs.specs[row]))}
+    assert jobs.needs == declared, "the list of what jobs need of nodes is out of date"
+    over = node_resources.strained(jobs, pool)
+    assert over <= pool.strained, f"leases use more than nodes {sorted(over - pool.strained)} have"
 
 
 def _check_timer(core: SchedulerCore) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from gavelpy.mechanism.claims import ClaimTable
 from gavelpy.mechanism.identities import Identities, by_serial
 from gavelpy.mechanism.lifecycle import LAST_ALIVE, JobFact, JobState, Resumes, states_after
+from gavelpy.mechanism.node_resources import needs_of
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.job import JobId, JobSpec, lost_spec
 
@@ -111,6 +112,7 @@ class JobTable:
         self.dependents: dict[int, list[int]] = {}  # jobs that come after a job that is not over; see eligibility
         self.limited: dict[int, None] = {}  # unfinished jobs with a choice of nodes, in order; see node_sets
         self.featured: dict[int, tuple[str, ...]] = {}  # what unfinished jobs need of agents, if anything; in order
+        self.needs: dict[int, tuple[int, int]] = {}  # of unfinished jobs that declare any; see node_resources
         self.booked: dict[int, str] = {}  # reservations of unfinished jobs that run within one only; see windows
         self.ended_blockers: list[int] = []  # of those with dependents, that are over since they were looked at
         self.entities: list[str] = []
@@ -158,6 +160,8 @@ class JobTable:
             self.limited[row] = None
         if features := spec.features:
             self.featured[row] = features
+        if needs := needs_of(spec):
+            self.needs[row] = needs
         self.part[row] = -1 if spec.reservation else 0
         if spec.reservation:
             self.booked[row] = spec.reservation
@@ -210,7 +214,7 @@ class JobTable:
             self._active = self._leased = None
             if self.dependents:
                 self.ended_blockers += [row for row in rows.tolist() if row in self.dependents]
-            for kept in (self.limited, self.featured, self.booked, self.lost_leases, self.loss_nodes):
+            for kept in (self.limited, self.featured, self.needs, self.booked, self.lost_leases, self.loss_nodes):
                 for row in rows.tolist() if kept else ():
                     kept.pop(row, None)
 

@@ -17,12 +17,13 @@ from itertools import chain
 
 import numpy as np
 
-from gavelpy.mechanism import booking, eligibility, priority_classes
+from gavelpy.mechanism import booking, priority_classes
 from gavelpy.mechanism.gpus import CLUSTERS, NONE, GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import JobFact, JobState
+from gavelpy.mechanism.node_resources import NodeLimits
 from gavelpy.mechanism.node_sets import ALL_GPUS, NodeSets, Room, node_sets
-from gavelpy.mechanism.placement import place, steer
+from gavelpy.mechanism.placement import nodes_to_avoid, place, steer
 from gavelpy.mechanism.taking import Chosen
 from gavelpy.model.arrays import Bools, Ints
 
@@ -171,12 +172,12 @@ class LeaseBook:
     def _placed_anew(self, chosen: Chosen, sets: NodeSets | None) -> tuple[Ints, Ints]:
         jobs, pool = self.jobs, self.pool
         rows, domains = chosen.jobs, chosen.domains
+        if sets is not None and sets.limits is not None:
+            return _as_planned(pool, chosen, sets.limits)
         free = pool.usable & (pool.job == NONE)
         avoid: dict[int, list[int]] = {}
         if jobs.loss_nodes or np.count_nonzero(jobs.avoid[rows] >= 0):
-            avoid = {
-                k: nodes for k, row in enumerate(rows.tolist()) if (nodes := eligibility.nodes_to_avoid(jobs, row))
-            }
+            avoid = {k: nodes for k, row in enumerate(rows.tolist()) if (nodes := nodes_to_avoid(jobs, row))}
         if sets is not None and len(rows):
             return _placed_within(pool, chosen, sets, free, avoid)
         offsets, gpus = place(pool, free, domains, chosen.gpus)
@@ -222,6 +223,15 @@ class LeaseBook:
         for partner, gpus in zip(partners.tolist(), shared, strict=True):
             self.pool.hold(gpus, partner if jobs.lease[partner] >= 0 else NONE)
             self.pool.beside[gpus] = NONE
+
+
+def _as_planned(pool: GpuPool, chosen: Chosen, limits: NodeLimits) -> tuple[Ints, Ints]:
+    """The GPUs that the plan chose for these jobs, in the format of `place`."""
+    found = [limits.granted.get(row, limits.placed.get(row)) for row in chosen.jobs.tolist()]
+    flat = np.concatenate([np.zeros(0, dtype=np.int64), *(gpus for gpus in found if gpus is not None)])
+    assert len(flat) == chosen.gpus.sum(), "a plan has jobs without a place"
+    assert (pool.usable[flat] & (pool.job[flat] == NONE)).all(), "a plan gave out GPUs that are not free"
+    return np.concatenate([[0], np.cumsum(chosen.gpus)]), flat
 
 
 def _placed_within(

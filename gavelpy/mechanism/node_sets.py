@@ -34,6 +34,8 @@ import numpy as np
 
 from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import JobTable
+from gavelpy.mechanism.node_resources import NodeLimits
+from gavelpy.mechanism.node_room import AnyRoom, node_keepers, node_room_for
 from gavelpy.model.arrays import Bools, Ints
 from gavelpy.model.job import JobSpec
 
@@ -51,6 +53,7 @@ class NodeSets:
     def __init__(self, of_job: Ints, gpus: Bools) -> None:
         self.of_job = of_job  # (N,) row of each job's set
         self.gpus = gpus  # (S, G); row ALL_GPUS is true everywhere
+        self.limits: NodeLimits | None = None  # where other resources of nodes than GPUs limit jobs; see node_room
 
     @classmethod
     def unlimited(cls, job_count: int, gpu_count: int) -> NodeSets:
@@ -306,8 +309,14 @@ def _way(came: Mapping[int, tuple[int, int]], end: int) -> list[tuple[int, int, 
     return moves
 
 
-def room_for(pool: GpuPool, sets: NodeSets, open_gpus: Bools, taken: Chosen) -> Room | None:
+def room_for(jobs: JobTable, pool: GpuPool, sets: NodeSets, open_gpus: Bools, taken: Chosen) -> AnyRoom | None:
     """The room that is left of these GPUs (G,) when these jobs take theirs; None if they do not fit."""
+    if sets.limits is not None:
+        return node_room_for(jobs, pool, sets, open_gpus, taken)
+    return _room_for(pool, sets, open_gpus, taken)
+
+
+def _room_for(pool: GpuPool, sets: NodeSets, open_gpus: Bools, taken: Chosen) -> Room | None:
     room = Room(pool, sets, open_gpus)
     for job, domain, partner, gpus in zip(*(column.tolist() for column in taken), strict=True):
         if partner < job and partner >= 0:  # a pair takes its GPUs once
@@ -324,6 +333,8 @@ def keepers(
 
     Jobs of `firm` keep theirs if that is possible at all. `open_gpus` (G,): all that chosen jobs may use.
     """
+    if sets.limits is not None:
+        return node_keepers(jobs, pool, sets, open_gpus, chosen, same, firm)
     is_same, is_firm = jobs.marks(same), jobs.marks(firm)
     units = _units(chosen, is_same)
     fixed = [unit for unit in units if unit.keeper >= 0 and is_firm[unit.keeper]]
@@ -333,10 +344,10 @@ def keepers(
     is_fixed = jobs.marks(np.array([unit.job for unit in fixed], dtype=np.int64))
     is_open = ~is_fixed[np.where((chosen.partner >= 0) & (chosen.partner < chosen.jobs), chosen.partner, chosen.jobs)]
     others = type(chosen)(*(column[is_open] for column in chosen))
-    room = room_for(pool, sets, open_gpus & ~taken, others)
+    room = _room_for(pool, sets, open_gpus & ~taken, others)
     if room is None:  # jobs of other priority classes need some of these GPUs
         units.sort(key=lambda unit: unit not in fixed)
-        fixed, room = [], room_for(pool, sets, open_gpus, chosen)
+        fixed, room = [], _room_for(pool, sets, open_gpus, chosen)
     assert room is not None, "a plan has jobs that do not fit on their nodes"
     kept = list(fixed)
     for unit in units:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gavelpy.mechanism import booking, eligibility, non_preemptible, reports
+from gavelpy.mechanism import booking, eligibility, node_resources, non_preemptible, reports
 from gavelpy.mechanism.commands import Command, KillLease
 from gavelpy.mechanism.events import (
     NO_INTS,
@@ -94,6 +94,8 @@ def joined(leases: LeaseBook, event: NodeJoined, now_s: float) -> Changed:
     if is_new_type:
         jobs.add_type(event.gpu_type)
     pool.set_lacks(event.node_id, tuple(event.lacks), event.agent)
+    node_resources.set_amounts(pool, event.node_id, event.cpus, event.memory_gib)
+    pool.strained = node_resources.strained(jobs, pool)
     _relate(leases)
     return Changed(kills, is_new_type)
 

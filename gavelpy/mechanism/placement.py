@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from gavelpy.mechanism.gpus import GpuPool
+from gavelpy.mechanism.jobs import JobTable
 from gavelpy.model.arrays import Bools, Ints
 
 
@@ -72,6 +73,13 @@ def _by_domain(pool: GpuPool, gpus: Ints, domains: Ints, jobs: Ints) -> Iterator
     begins, ends = (np.searchsorted(pool.domain_of[gpus], domains[jobs[starts]], side) for side in ("left", "right"))
     for here, begin, end in zip(np.split(jobs, starts[1:]), begins.tolist(), ends.tolist(), strict=True):
         yield here, gpus[begin:end]
+
+
+def nodes_to_avoid(jobs: JobTable, row: int) -> list[int]:
+    """Rows of the nodes that lost a job since its last progress, the most recent one last."""
+    last = int(jobs.avoid[row])
+    seen = [node for node in jobs.loss_nodes.get(row, ()) if node != last]
+    return [*seen, last] if last >= 0 else seen
 
 
 def steer(

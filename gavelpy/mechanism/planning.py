@@ -27,7 +27,9 @@ from gavelpy.mechanism.gpus import NONE
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook, leases_on
 from gavelpy.mechanism.lifecycle import IS_RUNNING
-from gavelpy.mechanism.node_sets import NodeSets, Room, keepers, node_sets, room_for
+from gavelpy.mechanism.node_resources import limits_of
+from gavelpy.mechanism.node_room import AnyRoom
+from gavelpy.mechanism.node_sets import NodeSets, keepers, node_sets, room_for
 from gavelpy.mechanism.non_preemptible import NonPreemptible
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.taking import NONE_CHOSEN, Chosen, Reserved
@@ -51,9 +53,7 @@ class Planner:
     closing: Closing | None = None  # what coming reservations of nodes close
     part: int = OUTSIDE  # of the cluster, if it is divided; see windows
     higher: Chosen = NONE_CHOSEN  # with node sets: the jobs of higher classes in this plan
-    kept: Ints = field(
-        default_factory=lambda: NONE_CHOSEN.jobs
-    )  # with node sets: jobs of lower classes whose GPUs this one may not take
+    kept: Ints = field(default_factory=lambda: NONE_CHOSEN.jobs)  # with node sets: see `below`
 
     def round(self, rows: Ints, capacity: Ints) -> tuple[Chosen, bool]:
         """Jobs among `rows` that run in the coming round, and whether they were chosen by urgency alone.
@@ -87,7 +87,7 @@ class Planner:
         return chosen, chosen is wanted
 
     def below(self, higher: Chosen, kept: Ints) -> Planner:
-        """The planner of a lower class in the same plan; see `higher` and `kept`. The same one without node sets."""
+        """The planner of a lower class, without the GPUs of `kept` jobs; the same one without node sets."""
         if self.sets is None:
             return self
         found = replace(self, higher=higher, kept=kept)
@@ -122,7 +122,7 @@ class Planner:
 
     def can_have(self, chosen: Chosen, gpus: Bools) -> bool:
         """Whether these GPUs (G,) suffice for these jobs on the nodes that they may use."""
-        return self.sets is None or (room_for(self.leases.pool, self.sets, gpus, chosen) is not None)
+        return self.sets is None or room_for(self.leases.jobs, self.leases.pool, self.sets, gpus, chosen) is not None
 
     def book(self, chosen: Chosen) -> None:
         """Marks gangs with reserved GPUs, and ends the reservations of jobs that run."""
@@ -160,15 +160,13 @@ class Planner:
         Without node sets, `open_gpus` does not matter.
         """
         jobs = self.leases.jobs
-        if jobs.any_held and (is_first := reservations.come_first(jobs, waiting)).any():
-            first = self.select(waiting[is_first], free, open_gpus)
-            reservations.release(jobs, first.jobs)
-            free = self._less_held(waiting[is_first], free - taken(self.leases, first))
-            rest = waiting[~is_first]
-            chosen = joined(first, self.select(rest, free, open_gpus, before=first, held=waiting[is_first]))
-        else:
-            chosen = self.select(waiting, free, open_gpus)
-        return chosen
+        if not jobs.any_held or not (is_first := reservations.come_first(jobs, waiting)).any():
+            return self.select(waiting, free, open_gpus)
+        first = self.select(waiting[is_first], free, open_gpus)
+        reservations.release(jobs, first.jobs)
+        free = self._less_held(waiting[is_first], free - taken(self.leases, first))
+        rest = waiting[~is_first]
+        return joined(first, self.select(rest, free, open_gpus, before=first, held=waiting[is_first]))
 
     def _by_urgency(self, rows: Ints, free: Ints) -> Chosen:
         """Jobs among `rows` that run in the coming round if no lease is protected; those with reservations come first.
@@ -240,11 +238,12 @@ class Planner:
         """The GPUs that jobs may use; None = all may use all."""
         jobs, pool = self.leases.jobs, self.leases.pool
         sets = node_sets(jobs, pool) if jobs.any_limited or pool.limits_jobs else None
-        if self.closing is None:
-            return sets
-        if sets is None:
-            sets = NodeSets.unlimited(jobs.count, len(pool.job))
-        return self.closing.narrowed(sets)
+        limits = limits_of(jobs, pool) if jobs.needs else None
+        if self.closing is not None or limits is not None:
+            sets = sets or NodeSets.unlimited(jobs.count, len(pool.job))
+            sets = sets if self.closing is None else self.closing.narrowed(sets)
+            sets.limits = limits
+        return sets
 
     @cached_property
     def _open_gpus(self) -> Bools:
@@ -265,12 +264,12 @@ class Planner:
         """As `reservations.less_held`; with node sets, `_room` has the GPUs that are reserved."""
         return free if self.sets is not None else reservations.less_held(self.leases, rows, free)
 
-    def _room(self, open_gpus: Bools, before: Chosen, held: Ints) -> Room | None:
+    def _room(self, open_gpus: Bools, before: Chosen, held: Ints) -> AnyRoom | None:
         """What is left of these GPUs after these jobs, and those held for gangs among `held`; None without sets."""
         if self.sets is None:
             return None
         jobs, pool = self.leases.jobs, self.leases.pool
-        room = room_for(pool, self.sets, open_gpus, joined(self.higher, before))
+        room = room_for(jobs, pool, self.sets, open_gpus, joined(self.higher, before))
         assert room is not None, "a plan has jobs that do not fit on their nodes"
         for row in self.kept[(jobs.partner[self.kept] < 0) | (jobs.partner[self.kept] > self.kept)].tolist():
             domain, kind = int(pool.domain_of[jobs.gpu_first[row]]), room.kind(row, int(jobs.partner[row]))

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from gavelpy.mechanism import competition, eligibility, node_sets, priority_classes, windows
+from gavelpy.mechanism import competition, eligibility, node_resources, node_sets, priority_classes, windows
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.domains import NOT_PINNED, max_gang, pinned_directory
 from gavelpy.mechanism.feasibility import (
@@ -35,6 +35,8 @@ class ReasonKind(StrEnum):
     NODES_AWAY = "nodes-away"  # there are enough GPUs, but on draining or unreachable nodes
     NODES_TOO_OLD = "nodes-too-old"  # there are enough GPUs, but on nodes with agents that lack what the job needs
     NODES_EXCLUDED = "nodes-excluded"  # there are enough GPUs, but not on the nodes that its owner allows
+    NODES_TOO_SMALL = "nodes-too-small"  # there are enough GPUs, but nodes with too few CPU cores, or too little memory
+    AWAITS_RESOURCES = "awaits-resources"  # GPUs are free, but too few CPU cores, or too little memory, on their nodes
     CHECKPOINT_AWAY = "checkpoint-away"  # no node that sees the checkpoint is large enough for the job
     BEHIND_UNSAVED = "behind-unsaved"  # jobs that never saved a checkpoint hold the GPUs, and are not preempted
     AWAITS_RESERVATION = "awaits-reservation"  # it runs within a reservation only, which begins later
@@ -155,6 +157,8 @@ class _Explanation:
             return reason
         if self.closing is not None and (text := windows.in_words(self.core, row, self.closing, self.free_gpus)):
             return Reason(ReasonKind.BEFORE_RESERVATION, text)
+        if text := node_resources.why_no_room(self.jobs, self.pool, row, self.free_gpus & ever(self.core, row)):
+            return Reason(ReasonKind.AWAITS_RESOURCES, text)
         key = self.wanted[k].tobytes()
         if key not in self.in_turn:
             self.in_turn[key] = self._in_turn(np.flatnonzero(self.wanted[k]))
@@ -227,6 +231,8 @@ class _Explanation:
             return Reason(ReasonKind.CHECKPOINT_AWAY, f"its checkpoint is only {self._in(home)}")
         if (self.most_back[k][usable] >= gpus).any():
             return self._away(usable, size)
+        if text := node_resources.why_too_small(jobs, pool, row, pool.usable | self.away):
+            return Reason(ReasonKind.NODES_TOO_SMALL, text)
         best = int(usable[np.argmax(most_there[usable])])
         there = f"the maximum is {most_there[best]} {pool.gpu_types[best]}"
         if home == CLUSTERS and (pool.counts[usable] >= gpus).any():

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from gavelpy.mechanism import priority_classes
+from gavelpy.mechanism import node_resources, priority_classes
 from gavelpy.mechanism.claims import ClaimKeys
 from gavelpy.mechanism.commands import ClusterPart, EstimateThroughput, SolveAllocation
 from gavelpy.mechanism.domains import can_run
@@ -23,7 +23,7 @@ from gavelpy.mechanism.non_preemptible import ALL_PREEMPTIBLE, NonPreemptible
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.teams import Team, entities_of
 from gavelpy.model.arrays import Bools, Floats, Ints
-from gavelpy.model.problem import THOUSANDTHS, AllocationProblem, Entity
+from gavelpy.model.problem import GPUS, THOUSANDTHS, AllocationProblem, Entity
 
 NONE_OPEN = -1
 FAILURES_MAX = 16  # consecutive failures until there is no retry without a change; the last pause is 2 ** 15 rounds
@@ -148,10 +148,15 @@ def _parts(
     for part in np.unique(jobs.part[rows]).tolist():
         here = np.flatnonzero(jobs.part[rows] == part)
         gpus = (pool.usable if open_gpus is None else open_gpus) & (part_of == part)
-        found.append(
-            ClusterPart(here, pool.type_counts(gpus), priority_classes.tiers(jobs, pool, settings, rows[here], gpus))
-        )
+        tiers = priority_classes.tiers(jobs, pool, settings, rows[here], gpus)
+        found.append(ClusterPart(here, _capacity(jobs, pool, rows, gpus), tiers))
     return tuple(found)
+
+
+def _capacity(jobs: JobTable, pool: GpuPool, rows: Ints, gpus: Bools) -> Ints:
+    """What the problem of these jobs has of each resource on these GPUs (G,), (T, R)."""
+    others, counts = node_resources.rows_of(jobs, pool, rows, gpus), pool.type_counts(gpus)[:, None] * THOUSANDTHS
+    return counts if others is None else np.column_stack([counts, others.capacity])
 
 
 def _put_claims(answer: AllocationSolved, jobs: JobTable, forgotten_s: float) -> None:
@@ -236,12 +241,14 @@ def problem_of(
     if teams or jobs.entities:
         entities, row_of = entities_of(tuple(jobs.entities), teams)
         entity = row_of[entity]
-    specs = jobs.specs
+    specs, others = jobs.specs, node_resources.rows_of(jobs, pool, rows, exempt.open_gpus)
+    capacity, demand = counts[:, None] * THOUSANDTHS, gpus[:, None] * THOUSANDTHS
     return AllocationProblem.of_known(
         job_ids=tuple([specs[row].id for row in rows.tolist()]),
         gpu_types=pool.gpu_types,
-        capacity=counts[:, None] * THOUSANDTHS,
-        demand=gpus[:, None] * THOUSANDTHS,
+        capacity=capacity if others is None else np.column_stack([capacity, others.capacity]),
+        demand=demand if others is None else np.column_stack([demand, others.demand]),
+        resources=(GPUS,) if others is None else (GPUS, *others.names),
         member_configuration=order,
         member_job=order,
         member_rate_steps_per_s=rate,

@@ -19,6 +19,7 @@ from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.gpus import CLUSTERS, RETIRED, GpuPool
 from gavelpy.mechanism.jobs import FLOAT_COLUMNS, INT_COLUMNS, WIDE_COLUMNS, JobTable
 from gavelpy.mechanism.lifecycle import NodeState, Resumes
+from gavelpy.mechanism.node_resources import needs_of, strained
 from gavelpy.mechanism.original_gavel import DEFICIT
 from gavelpy.mechanism.requests import AllocationRequest
 from gavelpy.mechanism.settings import settings_of, settings_values
@@ -60,6 +61,7 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
             "reserved": list(pool.node_reserved),
             "lacks": [list(lacks) for lacks in pool.node_lacks],
             "agents": list(pool.node_agent),
+            "amounts": [list(amounts) for amounts in pool.node_amounts],
             "parts": list(pool.node_part),
             "directories": list(pool.node_directory),
             "types": list(pool.node_type),
@@ -262,7 +264,7 @@ def _restored(state: dict[str, Any]) -> SchedulerCore:
     core = SchedulerCore(settings_of(state["settings"]))
     _restore_pool(core.pool, state)
     core.jobs = core.leases.jobs = _restored_jobs(state, len(core.pool.gpu_types))
-    core.leases.in_force = len(core.jobs.leased)
+    core.leases.in_force, core.pool.strained = len(core.jobs.leased), strained(core.jobs, core.pool)
     for name in _CORE:
         setattr(core, name, state["core"][name])
     core.type_order = np.array(state["type_order"], dtype=np.int64)
@@ -295,6 +297,8 @@ def _restore_pool(pool: GpuPool, state: dict[str, Any]) -> None:
     pool.node_lacks = [tuple(lacks) for lacks in nodes.get("lacks", [()] * len(pool.node_ids))]
     pool.node_agent = list(nodes.get("agents", [""] * len(pool.node_ids)))
     pool.any_lacking = any(pool.node_lacks)
+    pool.node_amounts = [(cpus, gib) for cpus, gib in nodes.get("amounts", [(0, 0)] * len(pool.node_ids))]
+    pool.any_amounts = any(any(amounts) for amounts in pool.node_amounts)
     pool.node_part = [int(part) for part in nodes["parts"]]
     pool.node_directory = [int(directory) for directory in nodes["directories"]]
     pool.directories = [str(name) for name in state["directories"]]
@@ -328,6 +332,7 @@ def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
     jobs.booked = {int(row): str(name) for row, name in state["booked"].items()}
     jobs.limited = {row: None for row in jobs.active.tolist() if jobs.specs[row].is_limited}
     jobs.featured = {row: needed for row in jobs.active.tolist() if (needed := jobs.specs[row].features)}
+    jobs.needs = {row: needs for row in jobs.active.tolist() if (needs := needs_of(jobs.specs[row]))}
     for row in np.flatnonzero(jobs.unmet[: jobs.count] > 0).tolist():
         for other in eligibility.unmet(jobs, row):
             jobs.dependents.setdefault(other, []).append(row)

@@ -11,7 +11,7 @@ from gavelpy.mechanism.domains import NOT_THERE, Domains
 from gavelpy.model.arrays import Bools, Ints
 
 if TYPE_CHECKING:
-    from gavelpy.mechanism.node_sets import Room
+    from gavelpy.mechanism.node_room import AnyRoom
 
 Selection = tuple[Ints, Ints]  # jobs (K,), the domains of their GPUs (K,)
 
@@ -75,7 +75,7 @@ class Left:
         if self._reserved is not None:
             self._unreserved[domain] -= need
 
-    def _find_in(self, room: Room, slot: int, need: int, job: int, partner: int) -> int:
+    def _find_in(self, room: AnyRoom, slot: int, need: int, job: int, partner: int) -> int:
         """As `find`, with the nodes that jobs may use. GPUs reserved for a gang are those that it may use."""
         assert self._domains is not None, "room is part of the domains"
         reserved, kind = self._reserved, room.kind(job, partner)

@@ -27,6 +27,7 @@ ASSUMED_S = 3_600.0  # length of a job whose number of steps is not known
 SIGNAL_MAX = 64
 AFTER_MAX = 1_000  # jobs that a job comes after
 NODES_MAX = 1_000  # nodes that a job chooses or excludes
+AMOUNT_MAX = 1e6  # CPU cores or GiB of a job for each GPU, or of a node
 _NOT_IN_IDS = re.compile(r",|[^\S ]")  # commas, and white space other than blanks
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -82,6 +83,8 @@ class JobSpec:
     exclude: tuple[str, ...] = ()  # nodes on which it does not run
     gpu_memory_gib: float = 0.0  # that it needs of each GPU; 0 = not known, and it shares GPUs with no other job
     reservation: str = ""  # it runs within this reservation only, on its nodes; empty = outside of all
+    cpus_per_gpu: float = 0.0  # CPU cores that it needs with each GPU, on the same node; 0 = none are counted for it
+    memory_gib_per_gpu: float = 0.0  # memory of the node, likewise
 
     def __post_init__(self) -> None:
         self._check_id()
@@ -139,11 +142,11 @@ class JobSpec:
         if not isinstance(self.preemptible, bool):
             raise InvalidInput(f"preemptible of job {self.id!r} must be true or false, got {self.preemptible!r}")
         self._check_order()
-        _not_negative(self.id, "begin_at_s", self.begin_at_s)
-        _not_negative(self.id, "begin_s", self.begin_s)
-        _not_negative(self.id, "time_s", self.time_s)
-        _not_negative(self.id, "stall_s", self.stall_s)
-        _not_negative(self.id, "gpu_memory_gib", self.gpu_memory_gib)
+        for name in ("begin_at_s", "begin_s", "time_s", "stall_s", "gpu_memory_gib"):
+            _not_negative(self.id, name, getattr(self, name))
+        for name in ("cpus_per_gpu", "memory_gib_per_gpu"):
+            if not 0 <= (amount := getattr(self, name)) <= AMOUNT_MAX:
+                raise InvalidInput(f"{name} of job {self.id!r} must be in [0, {AMOUNT_MAX:g}], got {amount!r}")
         object.__setattr__(self, "gpu_types", tuple(self.gpu_types))
         if not all(isinstance(name, str) and name for name in self.gpu_types):
             raise InvalidInput(f"gpu_types of job {self.id!r} must be names of GPU types, got {self.gpu_types!r}")
@@ -169,6 +172,7 @@ class JobSpec:
         if (
             self.software == OF_NODE
             and not (self.secrets or self.stall_s or self.time_s or self.gpu_memory_gib)
+            and not (self.cpus_per_gpu or self.memory_gib_per_gpu)
             and self.kind is JobKind.BATCH
         ):
             return ()  # most jobs
@@ -263,7 +267,9 @@ class JobSpec:
 FEATURES: Mapping[str, Callable[[JobSpec], object]] = {
     "co_located": lambda spec: spec.gpu_memory_gib,
     "conda": lambda spec: spec.software.conda,
+    "cpus-per-gpu": lambda spec: spec.cpus_per_gpu,
     "image": lambda spec: spec.software.image,
+    "memory-per-gpu": lambda spec: spec.memory_gib_per_gpu,
     "pty": lambda spec: spec.kind is JobKind.INTERACTIVE,
     "secret": lambda spec: spec.secrets,
     "snapshot": lambda spec: spec.software.snapshot,

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import Floats, Ints, floats, ints, require
-from gavelpy.model.problem import THOUSANDTHS, AllocationProblem
+from gavelpy.model.problem import AllocationProblem
 
 PAIRS_MAX = 40_000  # per problem
 
@@ -69,7 +69,7 @@ def with_gaining_pairs(
     keys = ints("key", key, (problem.job_count,))
     kept = floats("slowdowns", slowdowns, (np.shape(slowdowns)[0], np.shape(slowdowns)[0], T))
     _, first_of, kind = np.unique(
-        np.column_stack([keys, problem.gpus_asked, problem.weight, problem.entity]),
+        np.column_stack([keys, problem.gpus_asked, problem.weight, problem.entity, problem.demand[:, 1:]]),
         axis=0,
         return_index=True,
         return_inverse=True,
@@ -125,10 +125,10 @@ def _within(jobs: Ints) -> Ints:
 
 def _joined(problem: AllocationProblem, members: Ints, rates: Floats) -> AllocationProblem:
     C, P = problem.configuration_count, len(members)
-    gpus = np.rint(problem.gpus_asked[members[:, :1]] * THOUSANDTHS)
+    both = problem.demand[members]  # (P, 2, R); the problem has single jobs only
     return replace(
         problem,
-        demand=np.concatenate([problem.demand, np.repeat(gpus, problem.demand.shape[1], axis=1)]),
+        demand=np.concatenate([problem.demand, np.column_stack([both[:, 0, :1], both[:, :, 1:].sum(axis=1)])]),
         member_configuration=np.concatenate([problem.member_configuration, np.repeat(np.arange(C, C + P), 2)]),
         member_job=np.concatenate([problem.member_job, members.ravel()]),
         member_rate_steps_per_s=np.concatenate([problem.member_rate_steps_per_s, rates.reshape(-1, rates.shape[2])]),

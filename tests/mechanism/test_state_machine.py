@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -57,6 +58,7 @@ from tests.mechanism.careless_leases import check_users, leases_to, pinned_lease
 
 TYPES = ("v100", "k80")
 OFTEN = st.sampled_from([True, True, True, False])
+CORES = (0.0, 4.0, 6.0, 2.5)  # of each node; that of the first is not known
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +122,8 @@ class CarelessWorld(RuleBasedStateMachine):
     @rule(name=st.integers(0, 3), gpu_type=st.sampled_from(TYPES), count=st.integers(1, 4), sees=OFTEN)
     def join(self, name: int, gpu_type: str, count: int, sees: bool) -> None:
         """A node joins for the first time, after a loss, or with different GPUs."""
-        self._tell(NodeJoined(NodeId(f"n{name}"), gpu_type, count, sees))
+        amounts = (CORES[name], 2 * CORES[name])
+        self._tell(NodeJoined(NodeId(f"n{name}"), gpu_type, count, sees, "", (), "", *amounts))
 
     @precondition(lambda self: self.core.pool.node_row)
     @rule(data=st.data(), kind=st.sampled_from([NodeDraining, forced_drain, *[NodeUnreachable] * 2, NodeLost]))
@@ -156,11 +159,21 @@ class CarelessWorld(RuleBasedStateMachine):
         known=OFTEN,
         preemptible=st.booleans(),
         owner=st.sampled_from(["ann", "ben"]),
+        needs=st.sampled_from([(0.0, 0.0), (0.0, 0.0), (2.0, 0.0), (3.0, 1.0), (0.5, 3.0)]),
     )
-    def submit(self, gpus: int, rates: list[float], known: bool, preemptible: bool, owner: str) -> None:
+    def submit(
+        self,
+        gpus: int,
+        rates: list[float],
+        known: bool,
+        preemptible: bool,
+        owner: str,
+        needs: tuple[float, float] = (0.0, 0.0),
+    ) -> None:
         name = JobId(f"j{self.core.jobs.count}")
         speeds = dict(zip(TYPES, rates, strict=True)) if known else {}
-        options = {"gpus": gpus, "preemptible": preemptible, "owner": owner}
+        options: dict[str, Any] = {"gpus": gpus, "preemptible": preemptible, "owner": owner}
+        options |= {"cpus_per_gpu": needs[0], "memory_gib_per_gpu": needs[1]}
         self._tell(JobSubmitted(JobSpec(name, 1000.0, rates_steps_per_s=speeds, **options)))
 
     @rule(

@@ -125,7 +125,10 @@ def test_the_policy_divides_each_part_among_its_own_jobs() -> None:
     (question,) = [one for one in wake(core) if isinstance(one, SolveAllocation)]
     answer = Engine(MaxMinFairness()).solve(question)
 
-    assert [(part.rows.tolist(), part.gpus.tolist()) for part in question.parts] == [([0, 1, 2], [1]), ([3], [2])]
+    assert [(part.rows.tolist(), part.capacity.tolist()) for part in question.parts] == [
+        ([0, 1, 2], [[1000]]),
+        ([3], [[2000]]),
+    ]
     assert answer.share.tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 1.0])
 
 
