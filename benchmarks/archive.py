@@ -38,7 +38,7 @@ from gavelpy.mechanism.events import (
 from gavelpy.mechanism.snapshot import snapshot
 from gavelpy.model.job import JobId, JobSpec, NodeId
 from gavelpy.runtime.daemon.job_history import JobHistory
-from gavelpy.runtime.daemon.queries.jobs import JobStatus, PublicState
+from gavelpy.runtime.daemon.queries.job_status import JobStatus, PublicState
 from gavelpy.runtime.daemon.queries.past import UNKNOWN, details_of
 from gavelpy.runtime.local_cluster import SCHEDULER, LocalCluster
 

@@ -116,6 +116,11 @@ class JobHistory:
         """When it ended; NaN = not yet."""
         return float(self._ended_s[self.ids.row(job)])
 
+    def times(self, jobs: Ints) -> tuple[Floats, Floats, Ints]:
+        """`started_s`, `ended_s` and `starts` of these jobs, (K,) each."""
+        rows = self.ids.rows(jobs)
+        return self._started_s[rows], self._ended_s[rows], self._starts[rows]
+
     def ended_since(self, jobs: Ints, since_s: float) -> Bools:
         """Whether each of these jobs ended at or after a time, (K,)."""
         ended: Bools = self._ended_s[self.ids.rows(jobs)] >= since_s  # NaN, not yet, is not

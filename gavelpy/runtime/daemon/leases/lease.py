@@ -254,13 +254,6 @@ def partner_of(core: SchedulerCore, job: int, lease: int) -> tuple[int, int]:
     return (ids.serial(partner), int(jobs.lease[partner])) if partner >= 0 else (-1, -1)
 
 
-def co_located_with(core: SchedulerCore, job: int) -> tuple[int, ...]:
-    """The job that shares the GPUs of a job's lease; empty if none does."""
-    row = core.jobs.ids.row(job)
-    partner = partner_of(core, job, int(core.jobs.lease[row]))[0] if row >= 0 else -1
-    return (partner,) if partner >= 0 else ()
-
-
 def columns_of(leases: Sequence[Lease], steps: Iterable[float]) -> tuple[Ints, Ints, Floats]:
     """Columns of an event: jobs, leases, steps."""
     return (

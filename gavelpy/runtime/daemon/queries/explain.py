@@ -24,7 +24,8 @@ from gavelpy.runtime.checkpoint_directory import newest
 from gavelpy.runtime.daemon.engine.forecast import Expected, Forecaster, Outlook, Outlooks
 from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
 from gavelpy.runtime.daemon.job_history import full_id, name_of
-from gavelpy.runtime.daemon.queries.jobs import JobQueries, JobStatus, as_described
+from gavelpy.runtime.daemon.queries.job_status import JobStatus
+from gavelpy.runtime.daemon.queries.jobs import JobQueries, as_described
 from gavelpy.runtime.lease_files import lease_checkpoints, step_name
 
 if TYPE_CHECKING:

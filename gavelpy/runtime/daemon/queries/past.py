@@ -21,7 +21,8 @@ from gavelpy.journal.codec import decode, encode
 from gavelpy.mechanism.events import JobSubmitted
 from gavelpy.model.job import JobSpec
 from gavelpy.runtime.daemon.job_history import HistoryEntry
-from gavelpy.runtime.daemon.queries.jobs import JobPage, JobQueries, JobStatus, PublicState, as_described
+from gavelpy.runtime.daemon.queries.job_status import JobStatus, PublicState
+from gavelpy.runtime.daemon.queries.jobs import JobPage, JobQueries, as_described
 from gavelpy.runtime.security.identity import Caller
 
 if TYPE_CHECKING:

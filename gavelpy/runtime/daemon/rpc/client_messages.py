@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from gavelpy.journal.archive_tables import PastJob
 from gavelpy.model.job import JobKind, JobSpec
 from gavelpy.runtime.daemon.queries.cluster import ClusterStatus, NodeStatus
 from gavelpy.runtime.daemon.queries.explain import JobExplanation, PlannedJob
-from gavelpy.runtime.daemon.queries.jobs import JobStatus, PublicState, after_in_words
+from gavelpy.runtime.daemon.queries.job_status import JobStatus, PublicState, after_in_words
 from gavelpy.runtime.daemon.queries.log_lines import LogOrigin
 from gavelpy.runtime.daemon.queries.logs import LogChunk
 from gavelpy.runtime.daemon.queries.past import described, history_lines, status_of
@@ -24,7 +25,12 @@ STATES = {code: state for state, code in CODES.items()}
 
 def job_message(status: JobStatus) -> pb.Job:
     """A job."""
-    return pb.Job(**(vars(status) | {"state": CODES[status.state]}))
+    return pb.Job(**job_fields(status))
+
+
+def job_fields(status: JobStatus) -> dict[str, Any]:
+    """The fields of a job's message."""
+    return vars(status) | {"state": CODES[status.state]}
 
 
 def description_message(spec: JobSpec) -> pb.JobDescription:
