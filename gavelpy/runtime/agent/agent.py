@@ -21,11 +21,15 @@ import grpc
 import grpc.aio
 
 from gavelpy.errors import RemoteViolation
+from gavelpy.runtime.addresses import SILENT_S
 from gavelpy.runtime.agent import agent_state
 from gavelpy.runtime.agent.checkpoint_watch import DirectoryStatus, watch_of
 from gavelpy.runtime.agent.config import NodeConfig
 from gavelpy.runtime.agent.connection import (
+    SILENCE_S,
     TROUBLE_CHARACTERS_MAX,
+    WAIT_S_MAX,
+    WAIT_S_MAX_OF_SEVERAL,
     Backoff,
     SchedulerEndpoint,
     SchedulerStream,
@@ -313,7 +317,9 @@ class Agent:
             if not self._moves_to:  # otherwise keep the back-off: the new scheduler waits until the leases have ended
                 on_message()
 
-        await SchedulerStream(call, self._streams, node, self._describe, self._obey, received).run(self._changed)
+        silence_s = SILENT_S if self._endpoint.turns().are_several else SILENCE_S
+        stream = SchedulerStream(call, self._streams, node, self._describe, self._obey, received, silence_s)
+        await stream.run(self._changed)
 
     async def _serve_logs(self, channel: grpc.aio.Channel, on_message: Callable[[], None]) -> None:
         stub = agent_pb2_grpc.AgentServiceStub(channel)
@@ -325,13 +331,18 @@ class Agent:
         self, what: str, call: Callable[[grpc.aio.Channel, Callable[[], None]], Awaitable[None]]
     ) -> None:
         """Calls on a new channel whenever the last one has ended."""
-        backoff = Backoff(random.Random())
-        logged = ""
+        turns, logged = self._endpoint.turns(), ""
+        backoff = Backoff(random.Random(), WAIT_S_MAX_OF_SEVERAL if turns.are_several else WAIT_S_MAX)
+
+        def received() -> None:
+            backoff.succeeded()
+            turns.answered()
+
         while True:
             why = "the stream ended"
             try:
-                async with self._endpoint.open() as channel:
-                    await call(channel, backoff.succeeded)
+                async with self._endpoint.open(turns.current) as channel:
+                    await call(channel, received)
             except grpc.aio.AioRpcError as error:
                 why = f"{error.code().name}: {error.details()}"
             except (RemoteViolation, asyncio.InvalidStateError) as error:
@@ -345,7 +356,8 @@ class Agent:
             if why != logged:
                 logger.warning("no connection to the %s: %s", what, why, extra={"scheduler": self._config.scheduler})
                 logged = why
-            await asyncio.sleep(backoff.next_s())
+            if turns.failed():
+                await asyncio.sleep(backoff.next_s())
 
     def _checkpoints_changed(self, status: DirectoryStatus) -> None:
         self._state = agent_state.with_checkpoint_directory(self._config, self._state, status.directory)

@@ -13,10 +13,10 @@ from typing import Final
 import msgspec
 
 from gavelpy.errors import InvalidInput
+from gavelpy.runtime.addresses import are_loopback
 from gavelpy.runtime.agent.gpus import NVIDIA, VARIABLES, parse_gpus
 from gavelpy.runtime.agent.leases.containment import JobLimits
 from gavelpy.runtime.agent.leases.images import check_rules
-from gavelpy.runtime.security.exposure import is_loopback
 from gavelpy.runtime.security.tokens import NAME, NAME_ALLOWED
 from gavelpy.runtime.shim.isolation import REPLACED, are_processes_hidden
 
@@ -52,7 +52,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """The table [node] of the file, with defaults."""
 
     state_directory: str = msgspec.field(default_factory=default_state_directory)
-    scheduler: str = "127.0.0.1:7077"
+    scheduler: str = "127.0.0.1:7077"  # several separated by commas
     node_id: str = msgspec.field(default_factory=socket.gethostname)
     gpus: str = ""  # v100:4; empty = detect by NVIDIA's driver
     vendor: str = NVIDIA  # of the GPUs: nvidia or amd
@@ -190,7 +190,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def _check_exposure(self) -> None:
         try:
-            is_near = is_loopback(self.scheduler)
+            is_near = are_loopback(self.scheduler)
         except InvalidInput:
             raise InvalidInput(f"scheduler must be HOST:PORT or [IPv6]:PORT, got {self.scheduler[:200]!r}") from None
         if bool(self.tls_certificate) != bool(self.tls_key):

@@ -19,6 +19,7 @@ import grpc.aio
 
 from gavelpy import __version__
 from gavelpy.errors import RemoteViolation
+from gavelpy.runtime.addresses import Turns, addresses_of
 from gavelpy.runtime.agent.checkpoint_watch import DirectoryAvailability, DirectoryStatus
 from gavelpy.runtime.agent.config import NodeConfig
 from gavelpy.runtime.agent.gpus import Gpus
@@ -34,6 +35,7 @@ from gavelpy.runtime.wire import agent_pb2
 MESSAGE_BYTES_MAX: Final = 4 << 20
 FIRST_WAIT_S: Final = 0.1
 WAIT_S_MAX: Final = 2.0
+WAIT_S_MAX_OF_SEVERAL: Final = 1.0  # between two tries of all addresses: a standby may lead at any moment
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", 4 * MESSAGE_BYTES_MAX),
@@ -50,26 +52,31 @@ class SchedulerEndpoint:
     """Address and credentials of the scheduler. Raises InvalidInput if a file cannot be read."""
 
     def __init__(self, config: NodeConfig) -> None:
-        self._target = config.scheduler
+        self._addresses = config.scheduler
         self._credentials: grpc.ChannelCredentials | None = None
         token = config.token()
         self.metadata = (("authorization", f"Bearer {token}"),) if token else ()
         if config.tls_ca:
             self._credentials = channel_credentials(config.tls_ca, config.tls_certificate, config.tls_key)
 
-    def open(self) -> grpc.aio.Channel:
+    def turns(self) -> Turns:
+        """The addresses, for one caller."""
+        return Turns(self._addresses)
+
+    def open(self, address: str) -> grpc.aio.Channel:
         """A new channel."""
         if self._credentials is None:
-            return grpc.aio.insecure_channel(self._target, options=_OPTIONS)
-        return grpc.aio.secure_channel(self._target, self._credentials, options=_OPTIONS)
+            return grpc.aio.insecure_channel(address, options=_OPTIONS)
+        return grpc.aio.secure_channel(address, self._credentials, options=_OPTIONS)
 
 
 class Backoff:
     """Waits between attempts: they double, each drawn at random from the upper half of its range."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, wait_s_max: float = WAIT_S_MAX) -> None:
         self._rng = rng
         self._wait_s = FIRST_WAIT_S
+        self._wait_s_max = wait_s_max
 
     def succeeded(self) -> None:
         """Resets to short waits."""
@@ -78,7 +85,7 @@ class Backoff:
     def next_s(self) -> float:
         """The next wait."""
         wait_s = self._wait_s
-        self._wait_s = min(2 * wait_s, WAIT_S_MAX)
+        self._wait_s = min(2 * wait_s, self._wait_s_max)
         return wait_s * self._rng.uniform(0.5, 1.0)
 
 
@@ -103,6 +110,7 @@ class SchedulerStream:
         describe: Callable[[], agent_pb2.ConnectRequest],
         obey: Callable[[Orders], None],
         on_message: Callable[[], None],
+        silence_s: float = SILENCE_S,
     ) -> None:
         self._call = call
         self._number = number
@@ -110,6 +118,7 @@ class SchedulerStream:
         self._describe = describe
         self._obey = obey
         self._on_message = on_message
+        self._silence_s = silence_s
         self._interval_s = FIRST_HEARTBEAT_S
         self._sequence = 0
 
@@ -147,7 +156,7 @@ class SchedulerStream:
     async def _read(self) -> None:
         messages = aiter(self._call)
         while True:
-            timeout_s = max(SILENCE_S, 5 * self._interval_s)
+            timeout_s = max(self._silence_s, 5 * self._interval_s)
             message = await _within(timeout_s, anext(messages, None), "send a message")
             if message is None:
                 return
@@ -292,7 +301,8 @@ def describe_node(config: NodeConfig, gpus: Gpus, checkpoint_marker: str) -> age
 
 
 def address_towards(scheduler: str) -> str:
-    """The address of this node's interface towards HOST:PORT."""
+    """The address of this node's interface towards HOST:PORT, the first of several."""
+    scheduler = addresses_of(scheduler)[0]
     if is_loopback(scheduler):
         return LOOPBACK
     host, _, port = scheduler.rpartition(":")

@@ -6,6 +6,7 @@ Retries are safe: a submission carries an idempotency key, and every other call 
 from __future__ import annotations
 
 import math
+import random
 import threading
 import time
 import uuid
@@ -18,13 +19,13 @@ from typing import Any, Self, TypeVar
 import grpc
 
 from gavelpy.errors import CallFailed, GavelError, InvalidInput, NotAllowed, NotFound, SchedulerUnreachable
+from gavelpy.runtime.addresses import SILENT_S, are_loopback
+from gavelpy.runtime.client.channels import SchedulerChannels
 from gavelpy.runtime.client.settings import ClientSettings
-from gavelpy.runtime.security.exposure import CONNECT_MS_MAX, channel_credentials, is_loopback
 from gavelpy.runtime.wire import client_pb2 as pb
 from gavelpy.runtime.wire import client_pb2_grpc, log_pb2
 
 API_VERSIONS = (1,)
-MESSAGE_BYTES_MAX = 64 * 2**20  # a page of 10,000 jobs has a few MB
 OVER = (pb.JOB_STATE_FINISHED, pb.JOB_STATE_CANCELLED, pb.JOB_STATE_FAILED)
 CALLS_MAX = 900  # concurrent, on one connection; the scheduler accepts 1,000
 _ATTEMPT_S = 10.0
@@ -33,7 +34,11 @@ _PAUSE_S_MAX = 1.0
 _PAGE = 2_000  # jobs: the scheduler fills a page well within an attempt and serves other calls between pages
 _FORECAST_S = 60.0  # a forecast may take this long, including its wait for earlier ones
 
-_UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+_UNREACHABLE = (  # the last one: the scheduler stopped during the call
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.CANCELLED,
+)
 _UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"  # in gRPC's description of a failed handshake
 _NOT_ALLOWED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 _BAD_INPUT = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.OUT_OF_RANGE)
@@ -53,7 +58,7 @@ class Client:
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
         self._metadata = _metadata(settings)
-        self._channel = _channel(settings)
+        self._channel = SchedulerChannels(settings)
         self._calls = CallLimit()
         self._stub = client_pb2_grpc.SchedulerServiceStub(self._channel)
         self._notify: Callable[[str], None] | None = None  # set: calls wait through outages
@@ -255,10 +260,11 @@ class Client:
     def _call(self, method: Stub, request: Any, extra_s: float = 0.0, outage_ends_s: float = math.inf) -> Any:
         """One answer; `extra_s` is how long the scheduler may deliberately wait before it answers."""
         patience_s = self.settings.timeout_s
+        attempt_s = SILENT_S if self._channel.turns.are_several else _ATTEMPT_S
         ends_s, pause_s = math.inf, _FIRST_PAUSE_S  # no end until the first failure
         while True:
             began_s = time.monotonic()
-            timeout_s = min(patience_s, _ATTEMPT_S, ends_s - began_s) + extra_s
+            timeout_s = min(patience_s, attempt_s, ends_s - began_s) + extra_s
             try:
                 with self._calls.slot():
                     answer = method(request, timeout=timeout_s, metadata=self._metadata)
@@ -272,10 +278,12 @@ class Client:
                 if not is_transient(code) or time.monotonic() + pause_s >= ends_s:
                     raise error_of(code, detail, self.settings.scheduler) from None
             else:
+                self._channel.turns.answered()
                 self._outage_ends()
                 return answer
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+            if self._channel.turns.failed():
+                time.sleep(pause_s * random.uniform(0.5, 1.0))
+                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
     def _outage_begins(self, why: str) -> None:
         if self._notify is not None and not self._is_away:
@@ -346,27 +354,11 @@ def _status(error: Any) -> tuple[grpc.StatusCode, str]:  # Any: an RpcError that
 
 def _metadata(settings: ClientSettings) -> list[tuple[str, str]]:
     secret = settings.secret
-    if secret and not settings.tls_ca and not is_loopback(settings.scheduler):
+    if secret and not settings.tls_ca and not are_loopback(settings.scheduler):
         raise InvalidInput(
             f"a token is sent over a network only with TLS: set tls_ca (GAVEL_TLS_CA) for {settings.scheduler!r}"
         )
     return [("authorization", f"Bearer {secret}")] if secret else []
-
-
-def _channel(settings: ClientSettings) -> grpc.Channel:
-    options = [
-        ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-        ("grpc.initial_reconnect_backoff_ms", 50),
-        ("grpc.min_reconnect_backoff_ms", CONNECT_MS_MAX),
-        ("grpc.max_reconnect_backoff_ms", 1_000),
-        ("grpc.enable_retries", 0),
-        ("grpc.keepalive_time_ms", 20_000),  # a stream that follows must detect that the scheduler's node is down
-        ("grpc.keepalive_timeout_ms", 10_000),
-    ]
-    if not settings.tls_ca:
-        return grpc.insecure_channel(settings.scheduler, options)
-    credentials = channel_credentials(settings.tls_ca, settings.tls_certificate, settings.tls_key)
-    return grpc.secure_channel(settings.scheduler, credentials, options)
 
 
 def _as_batch(message: pb.ReadLogsResponse, request: pb.ReadLogsRequest) -> pb.ReadLogsResponse:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from gavelpy.errors import InvalidInput
+from gavelpy.runtime.addresses import addresses_of
 
 SCHEDULER = "127.0.0.1:7077"
 TIMEOUT_S = 10.0
 TIMEOUT_S_MAX = 3_600.0
 SYSTEM_FILE = Path("/etc/gavel/config.toml")
-_PORT = r"(?:[1-9]\d{0,3}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5])"
-_ADDRESS = re.compile(rf"unix:[^\s\0]+|(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%A-Za-z]+\]):{_PORT}")
 _SECRET_CHARACTERS_MAX = 512
 
 
@@ -23,7 +21,7 @@ _SECRET_CHARACTERS_MAX = 512
 class ClientSettings:
     """Address of the scheduler and the credentials to present. An empty string means none."""
 
-    scheduler: str = SCHEDULER  # HOST:PORT
+    scheduler: str = SCHEDULER  # HOST:PORT, several separated by commas
     token: str = ""
     token_file: str = ""
     tls_ca: str = ""  # PEM of the authority that signed the scheduler's certificate; given = TLS
@@ -33,8 +31,7 @@ class ClientSettings:
     timeout_s: float = TIMEOUT_S  # a call is retried for this long
 
     def __post_init__(self) -> None:
-        if not _ADDRESS.fullmatch(self.scheduler):
-            raise InvalidInput(f"scheduler must be HOST:PORT, [IPv6]:PORT or unix:PATH, got {self.scheduler[:200]!r}")
+        addresses_of(self.scheduler)
         if not 0 < self.timeout_s <= TIMEOUT_S_MAX:
             raise InvalidInput(f"timeout_s must be in (0, {TIMEOUT_S_MAX:g}], got {self.timeout_s!r}")
         if bool(self.tls_certificate) != bool(self.tls_key):

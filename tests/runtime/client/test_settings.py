@@ -73,7 +73,7 @@ def test_token_of_a_nearer_place_goes_before_a_token_file_of_a_farther(
         ("timeout_s = -1", r"timeout_s must be in \(0, 3600\], got -1.0"),
         ("timeout_s = 'soon'", r"timeout_s must be a number of seconds, got 'soon'"),
         ("timeout_s = nan", r"timeout_s must be in \(0, 3600\], got nan"),
-        ("scheduler = ' '", r"scheduler must be HOST:PORT, .* got ' '"),
+        ("scheduler = ' '", r"scheduler must be HOST:PORT, .* got ''"),
         ("tls_key = 'k'", r"tls_certificate and tls_key must both be given or neither"),
     ],
 )
