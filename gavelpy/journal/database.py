@@ -14,9 +14,21 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from sqlalchemy import URL, Connection, create_engine, make_url, text
+from sqlalchemy import (
+    URL,
+    BigInteger,
+    Column,
+    Connection,
+    DateTime,
+    MetaData,
+    Table,
+    Text,
+    create_engine,
+    make_url,
+    text,
+)
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool
 
@@ -25,6 +37,38 @@ from gavelpy.journal.loss_detection import Loss, Marks
 from gavelpy.journal.repair import JournalContent
 from gavelpy.journal.sqlite import BackupSettings, SqliteDatabase
 from gavelpy.journal.tables import META, prepare
+
+LEADERSHIP = MetaData()  # of PostgreSQL only: see `leadership`
+LEADER = Table(
+    "gavel_leader",
+    LEADERSHIP,
+    Column("incarnation", BigInteger, primary_key=True, autoincrement=False),
+    Column("address", Text, nullable=False),
+    Column("beat", BigInteger, nullable=False),
+    Column("successor", Text, nullable=False),
+)
+STANDBYS = Table(
+    "gavel_standbys",
+    LEADERSHIP,
+    Column("address", Text, primary_key=True),
+    Column("version", Text, nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("seen", DateTime(timezone=True), nullable=False),
+)
+
+
+class SchedulerMember(NamedTuple):
+    """A scheduler among several of one journal."""
+
+    address: str  # at which clients reach it
+    version: str = ""
+
+
+class Session(NamedTuple):
+    """The database session of a scheduler."""
+
+    process: int  # of the server
+    text: str  # who is connected, and since when
 
 
 class Database(Protocol):
@@ -65,14 +109,16 @@ class Database(Protocol):
         """Releases what excludes other schedulers."""
 
 
-def database_of(url: str, *, accept_loss: bool = False, backups: BackupSettings | None = None) -> Database:
+def database_of(
+    url: str, *, accept_loss: bool = False, backups: BackupSettings | None = None, member: SchedulerMember | None = None
+) -> Database:
     """Opens the database of a URL; raises InvalidInput unless it is SQLite in a file or PostgreSQL."""
     try:
         parsed = make_url(url)
     except ArgumentError:
         raise InvalidInput("journal must be sqlite:///PATH or postgresql://..., got a text that is no URL") from None
     with failing(parsed.render_as_string(hide_password=True)):
-        return _opened(parsed, accept_loss, backups)
+        return _opened(parsed, accept_loss, backups, member)
 
 
 @contextmanager
@@ -86,12 +132,12 @@ def failing(name: str) -> Iterator[None]:
         raise JournalFailed(f"journal {name}: {' '.join(str(error.orig).split())}") from error
 
 
-def _opened(url: URL, accept_loss: bool, backups: BackupSettings | None) -> Database:
+def _opened(url: URL, accept_loss: bool, backups: BackupSettings | None, member: SchedulerMember | None) -> Database:
     match url.get_backend_name():
         case "sqlite" if url.database and url.database != ":memory:" and not url.database.startswith("file:"):
             return SqliteDatabase(Path(url.database), accept_loss=accept_loss, backups=backups)
         case "postgresql" if url.drivername in ("postgresql", "postgresql+psycopg"):
-            return PostgresDatabase(url.set(drivername="postgresql+psycopg"))
+            return PostgresDatabase(url.set(drivername="postgresql+psycopg"), member)
     raise InvalidInput(
         f"journal must be sqlite:///PATH (a file) or postgresql://..., got {url.render_as_string(hide_password=True)}"
     )
@@ -109,13 +155,14 @@ _SETTINGS = {
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
 }
+_WATCH_SETTINGS = {"statement_timeout": "5s", "lock_timeout": "5s", "synchronous_commit": "off"}
 _NAME_LENGTH_MAX = 63  # of an application_name; the server truncates longer ones, with a notice
 _LOCK_MODULUS = 1 << 31  # the second half of an advisory lock's key is an int4
 # The first half of the key is the oid of the table, so clusters in several schemas do not exclude each other.
 _LEAD = text("SELECT pg_try_advisory_lock(CAST(CAST(CAST(:table AS regclass) AS oid) AS int), :number)")
 _UNLEAD = text("SELECT pg_advisory_unlock(CAST(CAST(CAST(:table AS regclass) AS oid) AS int), :number)")
 _LEADER = text(
-    "SELECT activity.application_name, host(activity.client_addr), activity.backend_start "
+    "SELECT activity.pid, activity.application_name, host(activity.client_addr), activity.backend_start "
     "FROM pg_locks JOIN pg_stat_activity AS activity USING (pid) "
     "WHERE locktype = 'advisory' AND granted AND objsubid = 2 AND objid = :number "
     "AND classid = CAST(:table AS regclass) "
@@ -128,7 +175,8 @@ class PostgresDatabase:
 
     has_mark_file = False
 
-    def __init__(self, url: URL) -> None:
+    def __init__(self, url: URL, member: SchedulerMember | None = None) -> None:
+        self.member = member  # this scheduler, if others stand by
         self.name = url.render_as_string(hide_password=True)
         self.note = ""
         self.loss: Loss | None = None
@@ -138,11 +186,19 @@ class PostgresDatabase:
             url,
             poolclass=NullPool,
             hide_parameters=True,
-            connect_args={"connect_timeout": _CONNECT_S, "application_name": _application_name()},
+            connect_args={
+                "connect_timeout": _CONNECT_S,
+                "application_name": _application_name(),
+                "keepalives_idle": 2,
+                "keepalives_interval": 1,
+                "keepalives_count": 3,
+                "tcp_user_timeout": 1_000 * _CONNECT_S,
+            },
         )
         with self.connect() as connection, connection.begin():
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _CREATION_LOCK})
             prepare(connection)
+            LEADERSHIP.create_all(connection)
 
     def connect(self) -> Connection:
         """A connection with a transaction for each `begin`, durable after its commit."""
@@ -155,6 +211,17 @@ class PostgresDatabase:
     def read(self) -> Connection:
         """A connection to read only."""
         return self._engine.connect()
+
+    def watch(self) -> Connection:
+        """A connection for the rows of leader and standbys; calls fail within seconds where the server is silent.
+
+        Each statement is a transaction, so that a frozen scheduler has no lock on a row.
+        """
+        connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        with connection.begin():
+            for name, value in _WATCH_SETTINGS.items():
+                connection.execute(text("SELECT set_config(:name, :value, false)"), {"name": name, "value": value})
+        return connection
 
     def is_damage(self, error: BaseException | None) -> bool:  # noqa: ARG002 - as with repair
         """False: damaged pages are for the server's administrator."""
@@ -177,19 +244,29 @@ class PostgresDatabase:
         if connection.execute(_LEAD, key).scalar():
             connection.execute(_UNLEAD, key)
             return
-        found = connection.execute(_LEADER, key).one_or_none()
-        holder = "another scheduler"
-        if found is not None:
-            name, address, since = found
-            holder = f"{name or 'a scheduler'}{f' ({address})' if address else ''}, connected since {since:%F %T %Z}"
+        session = self.session_of(connection, incarnation)
+        holder = "another scheduler" if session is None else session.text
         raise JournalInUse(
             f"journal {self.name} is in use by {holder}: one scheduler per journal. This one changed nothing; start it "
             "again when the other has stopped, or with --take-over to fence the other out"
         )
 
+    def session_of(self, connection: Connection, incarnation: int) -> Session | None:
+        """The session of the scheduler of an incarnation; None if it is not connected."""
+        found = connection.execute(_LEADER, _key(incarnation)).one_or_none()
+        if found is None:
+            return None
+        process, name, address, since = found
+        where = f" ({address})" if address else ""
+        return Session(process, f"{name or 'a scheduler'}{where}, connected since {since:%F %T %Z}")
+
     def lead(self, connection: Connection, incarnation: int) -> None:
         """Takes the lock of the incarnation, which the server releases when this connection ends."""
         connection.execute(_LEAD, _key(incarnation))
+        if self.member is not None:
+            connection.execute(LEADER.delete().where(LEADER.c.incarnation <= incarnation))
+            row = {"incarnation": incarnation, "address": self.member.address, "beat": 0, "successor": ""}
+            connection.execute(LEADER.insert(), row)
 
     def release(self) -> None:
         """No change: the lock ends with the connection."""

@@ -17,10 +17,10 @@ from types import TracebackType
 from sqlalchemy import Connection, select, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from gavelpy.errors import FencedOut, GavelError, InvalidInput, JournalCorrupt, JournalFailed
+from gavelpy.errors import FencedOut, GavelError, InvalidInput, JournalCorrupt, JournalFailed, JournalInUse
 from gavelpy.journal.archive_reader import ArchiveReader
 from gavelpy.journal.archive_tables import Leaving, archive_upto, forget_events
-from gavelpy.journal.database import Database, database_of, failing
+from gavelpy.journal.database import Database, SchedulerMember, database_of, failing
 from gavelpy.journal.loss_detection import Loss, MarkKeeper, Marks, Numbers, accepted, loss_of, parsed_marks, refused
 from gavelpy.journal.migrations import bring_up_to_date
 from gavelpy.journal.repair import (
@@ -72,22 +72,19 @@ _RESERVED = frozenset({SCHEMA_VERSION, INCARNATION, MARKED, DAMAGE, NUMBERS})
 
 
 def open_store(
-    url: str,
-    *,
-    accept_loss: bool = False,
-    take_over: bool = False,
-    backups: BackupSettings | None = None,
-) -> EventStore:
+    url: str, *, accept_loss: bool = False, take_over: bool = False, backups: BackupSettings | None = None,
+    member: SchedulerMember | None = None,
+) -> EventStore:  # fmt: skip
     """Opens the journal `sqlite:///PATH` or `postgresql://...` and migrates it to the current layout.
 
     Raises EventsLost, with nothing changed, if acknowledged events are lost; for PostgreSQL, `load` raises it. With
     `accept_loss`, `load` reports the loss instead, and the caller must skip the numbers of lost jobs and leases.
-
     Raises JournalInUse if another scheduler uses the PostgreSQL journal, here or from `begin_incarnation`, unless
     `take_over`, which fences the other scheduler out. Raises InvalidInput if a SQLite journal is in use, or its layout
     is newer; JournalCorrupt if nothing of it can be read; JournalFailed if the database fails.
+    `member`: this scheduler, if others stand by.
     """
-    database = database_of(url, accept_loss=accept_loss, backups=backups)
+    database = database_of(url, accept_loss=accept_loss, backups=backups, member=member)
     try:
         return EventStore(database, accept_loss=accept_loss, take_over=take_over)
     except (GavelError, OSError):
@@ -119,13 +116,16 @@ class EventStore:
             self._connection.close()
             raise
 
-    def begin_incarnation(self) -> int:
+    def begin_incarnation(self, after: int | None = None) -> int:
         """Starts a new incarnation: appends of older ones fail from now on.
 
-        Raises JournalInUse if the scheduler of the last incarnation is connected, unless opened with `take_over`.
+        Raises JournalInUse if the scheduler of the last incarnation is connected, unless opened with `take_over`; and
+        if the last incarnation is not `after`.
         """
         with self._transaction() as connection:
             last = newest_incarnation(connection)
+            if after not in (None, last):
+                raise JournalInUse(f"journal {self._database.name}: incarnation {last} has begun after {after}")
             self._check_leader(connection, last)
             newest = connection.execute(text(f"SELECT max(incarnation) FROM {EVENTS.name}")).scalar()
             number = max(last, newest or 0, self._keeper.marks.incarnation) + 1

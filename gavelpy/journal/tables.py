@@ -352,9 +352,9 @@ _NEWEST = f"SELECT value FROM {META.name} WHERE name = '{INCARNATION}'"
 _NAMED = select(META.c.name, META.c.value, META.c.crc32).where(META.c.name == bindparam("its_name"))
 
 
-def newest_incarnation(connection: Connection) -> int:
+def newest_incarnation(connection: Connection, *, locks: bool = True) -> int:
     """The incarnation in force, 0 before the first. Locks the row until the end of the transaction."""
-    lock = "" if connection.dialect.name == "sqlite" else " FOR UPDATE"  # SQLite locks the whole file
+    lock = " FOR UPDATE" if locks and connection.dialect.name != "sqlite" else ""  # SQLite locks the whole file
     found = connection.exec_driver_sql(f"{_NEWEST}{lock}").scalar()
     return int(found) if found and found.isdigit() else 0
 
