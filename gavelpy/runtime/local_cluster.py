@@ -46,7 +46,7 @@ class LocalNode:
 
 @dataclass(eq=False)
 class LocalCluster:
-    """`settings`: tables of the configuration, which override the defaults in `_tables`.
+    """`settings`: tables of the configuration, which override the defaults in `tables`.
 
     `serves_http`: metrics and health too, for which the scheduler loads aiohttp: as long as it takes to start.
     """
@@ -58,6 +58,7 @@ class LocalCluster:
     http_port: int = 0
     serves_http: bool = False
     ports: Mapping[str, int] = field(default_factory=dict)  # by node: port of a proxy to the scheduler, if it uses one
+    addresses: str = ""  # of several schedulers, for the agents; empty = the scheduler's
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _reserved: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
@@ -67,7 +68,7 @@ class LocalCluster:
         self.port = self.port or self._reserved.enter_context(reserved_port())
         if self.serves_http:
             self.http_port = self.http_port or self._reserved.enter_context(reserved_port())
-        self.config.write_text(_toml(self._tables()), encoding="utf-8")
+        self.config.write_text(toml(self.tables()), encoding="utf-8")
         return self
 
     def __exit__(
@@ -104,22 +105,22 @@ class LocalCluster:
     def start_scheduler(self) -> float:
         """Starts the scheduler; returns the seconds until it answered. Raises RemoteViolation."""
         began_s = time.monotonic()
-        self._run(SCHEDULER, [_program("gavel-scheduler"), "--config", str(self.config)])
+        self.run(SCHEDULER, [program("gavel-scheduler"), "--config", str(self.config)])
         wait_until(self.is_serving, "the scheduler answers")
         return time.monotonic() - began_s
 
     def start_agent(self, node: LocalNode) -> None:
         """Starts an agent without waiting for it."""
         command = [
-            _program("gavel-node"),
-            *("--scheduler", f"127.0.0.1:{self.ports.get(node.node_id, self.port)}"),
+            program("gavel-node"),
+            *("--scheduler", self.addresses or f"127.0.0.1:{self.ports.get(node.node_id, self.port)}"),
             *("--node-id", node.node_id, "--gpus", node.gpus),
             *("--state-dir", str(self.directory / node.node_id)),
             *("--speed-factor", str(node.speed_factor)),
         ]
         if node.sees_checkpoints:
             command += ["--checkpoint-dir", node.checkpoint_directory or str(self.checkpoints)]
-        self._run(node.node_id, command)
+        self.run(node.node_id, command)
 
     def kill(self, name: str) -> None:
         """Sends SIGKILL to the scheduler or an agent, and waits for its end."""
@@ -159,11 +160,13 @@ class LocalCluster:
         """The log of the scheduler or an agent."""
         return (self.directory / f"{name}.log").read_text(encoding="utf-8", errors="replace")
 
-    def _run(self, name: str, command: list[str]) -> None:
+    def run(self, name: str, command: list[str]) -> None:
+        """Starts a process, whose log has this name."""
         with (self.directory / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
-    def _tables(self) -> dict[str, dict[str, Any]]:
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """The scheduler's configuration."""
         tables: dict[str, dict[str, Any]] = {
             "scheduler": {
                 "name": "local",
@@ -242,11 +245,11 @@ def _processes() -> Iterator[tuple[int, bytes, bytes]]:
                 yield int(entry.name), command if b"shim" in command else b"", leased
 
 
-def _program(name: str) -> str:
+def program(name: str) -> str:
     return str(Path(sys.executable).parent / name)
 
 
-def _toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
+def toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
     """Tables as TOML; strings, numbers, booleans and lists are written as in JSON."""
     lines = []
     for name, table in tables.items():

@@ -37,6 +37,7 @@ from gavelpy.runtime.daemon.config_sections import (
     PolicySettings,
     PriceSettings,
     ServerSettings,
+    StandbySettings,
     ThroughputSettings,
 )
 from gavelpy.runtime.security.exposure import SecuritySettings, check_exposure
@@ -86,6 +87,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     journal: JournalSettings = JournalSettings()
     prices: PriceSettings = PriceSettings()
+    standby: StandbySettings = StandbySettings()
 
     def with_round(self, settings: MechanismSettings, round_s: float) -> MechanismSettings:
         """These settings with another round length; defaults that depend on it follow unless the file sets them."""
@@ -115,6 +117,7 @@ _SECTIONS: dict[str, type[Any]] = {
     "notifications": NotificationSettings,
     "journal": JournalSettings,
     "prices": PriceSettings,
+    "standby": StandbySettings,
 }
 Settings = TypeVar("Settings")
 
@@ -150,6 +153,11 @@ def parse_config(text: str, file: str = "") -> Config:
         check_exposure(config.scheduler.listen, config.security)
     except InvalidInput as error:
         raise source.complaint("scheduler", "listen", error.args[0]) from None
+    if config.standby.enabled and not config.scheduler.journal.startswith("postgresql"):
+        text = (
+            "standby.enabled needs scheduler.journal = 'postgresql://...': a file has one scheduler at a time, on its"
+        )
+        raise source.complaint("standby", "enabled", f"{text} machine; got {config.scheduler.journal or 'SQLite'!r}")
     _check_policy(source, config.policy)
     return config
 

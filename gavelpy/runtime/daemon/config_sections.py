@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import VALUE_MAX
 from gavelpy.model.job import JobKind, JobSpec
 from gavelpy.model.problem import BlindView
+from gavelpy.runtime.addresses import is_address
 from gavelpy.runtime.security.exposure import is_loopback
 
 MIB = 1 << 20
@@ -55,6 +57,25 @@ class ServerSettings(Section, frozen=True, kw_only=True):
     def journal_url(self) -> str:
         """URL of the journal's database."""
         return self.journal or f"sqlite:///{Path(self.state_directory).absolute() / 'journal.sqlite'}"
+
+
+class StandbySettings(Section, frozen=True):
+    """[standby]: several schedulers of one PostgreSQL journal, of which one leads and the others stand by."""
+
+    enabled: bool = False
+    lease_s: float = 3.0  # a leader that is silent for longer is replaced
+    address: str = ""  # HOST:PORT at which clients reach this scheduler; "" = host name and port of `listen`
+
+    def __post_init__(self) -> None:
+        _in_range("lease_s", self.lease_s, 0.5, 60.0)
+        if self.address and not is_address(self.address):
+            raise InvalidInput(f"address must be HOST:PORT or [IPv6]:PORT, got {self.address!r}")
+
+    def address_of(self, listen: str) -> str:
+        """The address of the scheduler that listens on `listen`."""
+        host, _, port = listen.rpartition(":")
+        everywhere = host in ("", "0.0.0.0", "[::]", "*")
+        return self.address or (f"{socket.gethostname()}:{port}" if everywhere else listen)
 
 
 class JournalSettings(Section, frozen=True):

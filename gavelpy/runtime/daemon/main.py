@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import signal
 import sys
 from collections.abc import Sequence
@@ -61,6 +62,7 @@ def gavel_scheduler(
     \b
     Run:          gavel-scheduler --config /etc/gavel/scheduler.toml
     Check first:  gavel-scheduler check-config /etc/gavel/scheduler.toml
+    Stand by:     gavel-scheduler members --config FILE; gavel-scheduler promote --config FILE   ([standby])
     Reload:       kill -HUP PID   (policy, mechanism, priorities, jobs, throughputs; the rest needs a restart)
     Stop:         kill -TERM PID  (jobs continue: the agents extend their leases for up to orphan_max_s)
 
@@ -80,6 +82,9 @@ def gavel_scheduler(
     checked = read_config(config)
     _check_throughputs(checked.throughputs)
     from gavelpy.runtime.daemon.service import EventLoop, serve
+
+    if checked.standby.enabled:
+        from gavelpy.runtime.daemon.standby import serve_in_turn as serve
 
     with asyncio.Runner(loop_factory=EventLoop) as runner:
         runner.run(serve(checked, accept_loss=accept_loss, take_over=take_over))
@@ -105,6 +110,39 @@ def check_config(file: Annotated[Path, typer.Argument(help="The file to check.")
     typer.echo(
         f"{file}: cluster {config.scheduler.name!r} listens on {config.scheduler.listen}, policy {choice.name}{blind}"
     )
+
+
+@app.command("promote")
+def promote(
+    config: Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="Configuration of a standby.")],
+    timeout: Annotated[float, typer.Option("--timeout", min=0.1, max=3600.0, help="Seconds to wait.")] = 30.0,
+) -> None:
+    """Make the standby with this configuration the leader; the leader stops in order and stands by.
+
+    \b
+    Example:      gavel-scheduler promote --config /etc/gavel/scheduler.toml
+    """
+    from gavelpy.runtime.daemon.config import read_config
+    from gavelpy.runtime.daemon.promotion import promoted
+
+    typer.echo(promoted(read_config(config), timeout))
+
+
+@app.command("members")
+def members(
+    config: Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="Configuration of any of them.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show the schedulers that share a journal: which one leads, and how far the others have followed.
+
+    \b
+    Example:      gavel-scheduler members --config /etc/gavel/scheduler.toml
+    """
+    from gavelpy.runtime.daemon.config import read_config
+    from gavelpy.runtime.daemon.promotion import as_table, members_of
+
+    found = members_of(read_config(config))
+    typer.echo(json.dumps(found) if as_json else as_table(found))
 
 
 def _check_throughputs(settings: ThroughputSettings) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the scheduler, and the HTTP server for them and for health checks, on loopback.
+"""Prometheus metrics of the scheduler.
 
 Counters and histograms are updated as events are applied, and start at zero with each start of the scheduler; gauges
 are read from the core at each scrape (`state_metrics`). Jobs are no labels, because their number is unbounded.
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from prometheus_client import (
-    CONTENT_TYPE_LATEST,
     CollectorRegistry,
     Counter,
     Gauge,
@@ -22,7 +21,6 @@ from prometheus_client import (
 )
 
 from gavelpy import __version__
-from gavelpy.errors import InvalidInput
 from gavelpy.journal.codec import journal_name
 from gavelpy.mechanism.commands import RoundPlan
 from gavelpy.mechanism.core import SchedulerCore
@@ -148,56 +146,9 @@ def _short(path: str) -> str:
     return re.sub(r"\s+x \d+", "", path.partition(" after ")[0])[:60] or OTHER
 
 
-class HttpServer:
-    """Listens from `start` to `stop`. It imports aiohttp when it is made, which takes longer than recovery."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        from aiohttp import web
-
-        async def metrics(_: web.Request) -> web.Response:
-            return web.Response(
-                body=scheduler.metrics.read(_reading(scheduler)), headers={"Content-Type": CONTENT_TYPE_LATEST}
-            )
-
-        async def process_is_alive(_: web.Request) -> web.Response:
-            return web.Response(text="ok\n")
-
-        async def journal_was_read(_: web.Request) -> web.Response:
-            if scheduler.is_ready.is_set():
-                return web.Response(text="ok\n")
-            return web.Response(text="reading the journal\n", status=503)
-
-        application = web.Application(client_max_size=1 << 16)
-        application.add_routes(
-            [
-                web.get("/metrics", metrics),
-                web.get("/healthz", process_is_alive),
-                web.get("/readyz", journal_was_read),
-            ]
-        )
-        self._runner = web.AppRunner(application, access_log=None)
-
-    async def start(self, listen: str) -> int:
-        """Opens HOST:PORT or unix:PATH and returns the port (0 for a path)."""
-        from aiohttp import web
-
-        await self._runner.setup()
-        site: web.BaseSite
-        if listen.startswith("unix:"):
-            site = web.UnixSite(self._runner, listen.removeprefix("unix:"))
-        else:
-            host, _, port = listen.rpartition(":")
-            site = web.TCPSite(self._runner, host.strip("[]"), int(port))
-        try:
-            await site.start()
-        except OSError as error:
-            raise InvalidInput(f"http_listen = {listen!r} cannot be opened: {error.strerror}") from None
-        address = self._runner.addresses[0]
-        return int(address[1]) if isinstance(address, tuple) else 0
-
-    async def stop(self) -> None:
-        """Closes the port."""
-        await self._runner.cleanup()
+def scraped(scheduler: Scheduler) -> bytes:
+    """The metrics of a scheduler now."""
+    return scheduler.metrics.read(_reading(scheduler))
 
 
 def _reading(scheduler: Scheduler) -> ScrapeReading:

@@ -12,6 +12,7 @@ import json
 import logging
 import secrets
 import time
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any, Final
 from gavelpy.errors import InvalidInput, JournalCorrupt
 from gavelpy.journal.loss_detection import Loss, Numbers
 from gavelpy.journal.store import EventStore
+from gavelpy.journal.tables import Entry
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import ConfigChanged, Event, IdsReserved, SchedulerRestarted
 from gavelpy.mechanism.settings import MechanismSettings, settings_values
@@ -93,23 +95,63 @@ class Recovered:
     views: str = ""  # stored views of the cluster
 
 
-def recover(store: EventStore, config: Config, *, storage_s: float = LIMIT_S) -> Recovered:
-    """Begins an incarnation and reads the journal.
+@dataclass(eq=False)
+class Replica:
+    """The state of a scheduler after an event of the journal, which can follow later events."""
+
+    core: SchedulerCore = field(default_factory=SchedulerCore)
+    history: JobHistory = field(default_factory=JobHistory)
+    sequence: int = 0  # of the last event applied
+
+    @classmethod
+    def of_snapshot(cls, state: dict[str, Any] | None) -> Replica:
+        """The state in a snapshot; empty without one. `sequence` is that of the next event that it follows, less 1."""
+        if state is None:
+            return cls()
+        if state.keys() != {"core", "facts"}:
+            raise JournalCorrupt("snapshot is not a scheduler's: it must contain core and facts")
+        core = restore(state["core"])
+        return cls(core, JobHistory.restore(state["facts"], core))
+
+    def follow(self, entries: Iterable[Entry]) -> int:
+        """Applies later events, in order; returns their number."""
+        count = 0
+        for sequence, now_s, event in entries:
+            replay(self.core, self.history, event, now_s)
+            self.sequence = sequence
+            count += 1
+        return count
+
+    def may_follow(self, entries: Sequence[Entry], last: int) -> bool:
+        """Whether these events, up to `last`, the journal's last one, continue this state without a gap."""
+        return self.sequence <= last and (entries[0][0] <= self.sequence + 1 if entries else self.sequence == last)
+
+
+def recover(
+    store: EventStore,
+    config: Config,
+    *,
+    storage_s: float = LIMIT_S,
+    replica: Replica | None = None,
+    after: int | None = None,
+) -> Recovered:
+    """Begins an incarnation, the next one after `after` if given, and reads the journal, from where a replica is.
 
     If events are lost it also reads the checkpoint directory; raises InvalidInput if that takes more than `storage_s`.
     """
-    incarnation = store.begin_incarnation()
+    incarnation = store.begin_incarnation(after)
     loaded = store.load()
-    core, history = SchedulerCore(), JobHistory()
-    if loaded.state is not None:
-        if loaded.state.keys() != {"core", "facts"}:
-            raise JournalCorrupt("snapshot is not a scheduler's: it must contain core and facts")
-        core = restore(loaded.state["core"])
-        history = JobHistory.restore(loaded.state["facts"], core)
-    count = 0
-    for _, now_s, event in loaded.events:
-        replay(core, history, event, now_s)
-        count += 1
+    if replica is not None and not loaded.damage and loaded.loss is None:
+        entries = list(loaded.events)
+        if replica.may_follow(entries, loaded.sequence):
+            count = replica.follow(entry for entry in entries if entry[0] > replica.sequence)
+        else:
+            replica = Replica.of_snapshot(loaded.state)
+            count = replica.follow(entries)
+    else:
+        replica = Replica.of_snapshot(loaded.state)
+        count = replica.follow(loaded.events)
+    core, history = replica.core, replica.history
     evidence = (
         CheckpointEvidence() if loaded.loss is None else evidence_in(config.nodes.checkpoint_directory, storage_s)
     )

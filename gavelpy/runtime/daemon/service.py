@@ -11,21 +11,23 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gavelpy.errors import InvalidInput
+from gavelpy.journal.database import SchedulerMember
 from gavelpy.journal.sqlite import BackupSettings
 from gavelpy.journal.store import EventStore, open_store
 from gavelpy.runtime.checkpoint_directory import check_owner, mark
 from gavelpy.runtime.daemon.config import Config, read_config
-from gavelpy.runtime.daemon.metrics import HttpServer
+from gavelpy.runtime.daemon.http_server import HttpServer
+from gavelpy.runtime.daemon.metrics import scraped
 from gavelpy.runtime.daemon.notifier import Notifier
 from gavelpy.runtime.daemon.queries.jobs import JobQueries
-from gavelpy.runtime.daemon.recovery import recover
-from gavelpy.runtime.daemon.rpc.server import Server
+from gavelpy.runtime.daemon.recovery import Recovered, recover
+from gavelpy.runtime.daemon.rpc.server import STOP_GRACE_S, Server
 from gavelpy.runtime.daemon.scheduler import Scheduler
 from gavelpy.runtime.service_manager import sd_notify
 from gavelpy.runtime.storage import StorageSilent, StorageWorkers
@@ -39,9 +41,12 @@ DIRECTORY_MODE = 0o700
 MARK_S = 5.0  # time limit of the checkpoint directory at the start; the scheduler starts without an answer, too
 MARK_AGAIN_S = 60.0
 WAKE_UPS_AT_ONCE = 4_096
+HAND_OVER_GRACE_S = 0.3  # for pending calls, while a standby waits
 
 
-def open_state(config: Config, *, accept_loss: bool = False, take_over: bool = False) -> EventStore:
+def open_state(
+    config: Config, *, accept_loss: bool = False, take_over: bool = False, member: SchedulerMember | None = None
+) -> EventStore:
     """Creates the state directory and opens the journal; raises InvalidInput, and EventsLost unless accepted."""
     directory = Path(config.scheduler.state_directory)
     try:
@@ -53,14 +58,16 @@ def open_state(config: Config, *, accept_loss: bool = False, take_over: bool = F
     settings = config.scheduler
     elsewhere = settings.journal_backup_directory
     backups = BackupSettings(settings.journal_backups, Path(elsewhere) if elsewhere else None)
-    return open_store(settings.journal_url, accept_loss=accept_loss, take_over=take_over, backups=backups)
+    return open_store(
+        settings.journal_url, accept_loss=accept_loss, take_over=take_over, backups=backups, member=member
+    )
 
 
 class Service:
     """One scheduler in one process. `run` returns after `stop`, and raises the first error."""
 
-    def __init__(self, config: Config, store: EventStore) -> None:
-        recovered = recover(store, config)
+    def __init__(self, config: Config, store: EventStore, recovered: Recovered | None = None) -> None:
+        recovered = recovered or recover(store, config)
         self.config = config
         self.scheduler = Scheduler(config, store, recovered)
         self.port = 0
@@ -73,36 +80,48 @@ class Service:
         """Ends `run`, with a snapshot."""
         self._stop.set()
 
-    async def run(self) -> None:
-        """Serves until stopped."""
+    async def run(self, leading: Coroutine[None, None, None] | None = None) -> None:
+        """Serves until stopped, or until `leading` returns, which is given where a standby may wait to take over."""
         scheduler = self.scheduler
         marking = await self._begin_to_mark()
         server = Server(scheduler)
         running = asyncio.create_task(scheduler.run())
         notifying = asyncio.create_task(Notifier(scheduler, JobQueries(scheduler)).run())
         stopping = asyncio.create_task(self._stop.wait())
-        watchdog = asyncio.create_task(_watchdog())
+        watching = asyncio.create_task(watchdog())
+        tasks = {running, stopping}
+        if leading is not None:
+            tasks.add(handing_over := asyncio.create_task(leading))
         http = None
         try:
             await _until(scheduler.is_ready.wait(), running)
             self.port = await server.start()
             await server.set_health(is_serving=True)
             _notify_ready(self)
-            _begin_to_collect()
+            begin_to_collect()
             if self.config.scheduler.http_listen:
-                http = await asyncio.to_thread(HttpServer, scheduler)  # its import takes longer than recovery
+                http = await asyncio.to_thread(HttpServer, self._metrics, self._unready)  # imports for long
                 self.http_port = await http.start(self.config.scheduler.http_listen)
-            await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            sd_notify("STOPPING=1")
-            await server.stop()
+            if leading is None or stopping.done():
+                sd_notify("STOPPING=1")
+            await server.stop(STOP_GRACE_S if leading is None else HAND_OVER_GRACE_S)
             if http is not None:
                 await http.stop()
             await scheduler.stop()
-            for task in (stopping, watchdog, marking, notifying):
+            for task in (*(tasks - {running}), watching, marking, notifying):
                 task.cancel()
             await asyncio.wait({running})
         running.result()
+        if leading is not None and handing_over.done() and not handing_over.cancelled():
+            handing_over.result()
+
+    def _metrics(self) -> bytes:
+        return scraped(self.scheduler)
+
+    def _unready(self) -> str:
+        return "" if self.scheduler.is_ready.is_set() else "reading the journal"
 
     async def _begin_to_mark(self) -> asyncio.Task[None]:
         """Marks the checkpoint directory; if it hangs, the scheduler starts and marks it later."""
@@ -135,12 +154,13 @@ class Service:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
-        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        loop.add_signal_handler(signal.SIGHUP, self.reload_soon)
         signal.pthread_sigmask(
             signal.SIG_UNBLOCK, {signal.SIGHUP}
         )  # one that came while the journal was read is due now
 
-    def _reload(self) -> None:
+    def reload_soon(self) -> None:
+        """Reads the configuration again."""
         task = asyncio.create_task(self.reload())
         self._reloads.add(task)
         task.add_done_callback(self._reloads.discard)
@@ -214,7 +234,7 @@ def _remove_made(made: Sequence[Path]) -> None:
             path.rmdir()
 
 
-def _begin_to_collect() -> None:
+def begin_to_collect() -> None:
     """Enables garbage collection, without the objects that were loaded until now.
 
     Jobs and leases live long: with Python's thresholds, collections are up to half of the time in which a round with
@@ -248,7 +268,7 @@ async def _until(wait: object, running: asyncio.Task[None]) -> None:
         running.result()
 
 
-async def _watchdog() -> None:
+async def watchdog() -> None:
     """Notifies the service manager, if it has a watchdog, that the event loop runs."""
     period_us = os.environ.get("WATCHDOG_USEC", "")
     while period_us.isdecimal() and int(period_us) > 0:

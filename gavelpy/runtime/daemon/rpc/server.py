@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio  # type: ignore[attr-defined]  # the stubs lack it
@@ -73,15 +74,9 @@ class Server:
 
     async def start(self) -> int:
         """Opens the port and returns its number (0 for a path); raises InvalidInput if that fails."""
-        try:
-            if self._credentials is None:
-                port = self._server.add_insecure_port(self._listen)
-            else:
-                port = self._server.add_secure_port(self._listen, self._credentials)
-        except RuntimeError as error:
-            raise InvalidInput(f"listen = {self._listen!r} cannot be opened: {error}") from None
+        port = opened(self._server, self._listen, self._credentials)
         await self._server.start()
-        return 0 if self._listen.startswith("unix") else port
+        return port
 
     async def set_health(self, *, is_serving: bool) -> None:
         """Sets the status of the gRPC health service."""
@@ -89,11 +84,20 @@ class Server:
         for service in ("", *SERVICES):
             await self._health.set(service, status)
 
-    async def stop(self) -> None:
-        """Refuses new calls; pending ones have STOP_GRACE_S to complete."""
+    async def stop(self, grace_s: float = STOP_GRACE_S) -> None:
+        """Refuses new calls; pending ones have `grace_s` to complete."""
         await self.set_health(is_serving=False)
-        await self._server.stop(STOP_GRACE_S)
+        await self._server.stop(grace_s)
         await self._clients.close()
+
+
+def opened(server: grpc.aio.Server, listen: str, credentials: grpc.ServerCredentials | None) -> int:
+    """Opens an address; returns its port, 0 for a path. Raises InvalidInput if that fails."""
+    try:
+        port = server.add_insecure_port(listen) if credentials is None else server.add_secure_port(listen, credentials)
+    except RuntimeError as error:
+        raise InvalidInput(f"listen = {listen!r} cannot be opened: {error}") from None
+    return 0 if listen.startswith("unix") else port
 
 
 def _streams_a_connection(limits: LimitSettings) -> int:

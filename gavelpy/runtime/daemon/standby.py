@@ -1,0 +1,247 @@
+"""Schedulers that share a PostgreSQL journal: one leads, the others stand by, follow the journal and take over.
+
+A standby applies the events of the journal to a core of its own, so that it has little to read when it leads. It
+refuses calls with the address of the leader. `leadership` decides when it takes over. A leader that loses its
+leadership, or its database, stands by again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeVar
+
+from gavelpy import __version__
+from gavelpy.errors import FencedOut, GavelError, InvalidInput, JournalCorrupt, JournalFailed, JournalInUse
+from gavelpy.journal.database import SchedulerMember
+from gavelpy.journal.leadership import Leader, Leadership, TakeoverTimer, Turn
+from gavelpy.journal.store import EventStore, open_store
+from gavelpy.runtime.daemon.config import Config, read_config
+from gavelpy.runtime.daemon.http_server import HttpServer
+from gavelpy.runtime.daemon.recovery import Recovered, Replica, recover
+from gavelpy.runtime.daemon.rpc.standby_server import StandbyServer
+from gavelpy.runtime.daemon.service import Service, begin_to_collect, open_state, watchdog
+from gavelpy.runtime.service_manager import sd_notify
+
+logger = logging.getLogger(__name__)
+LOOK_S = 0.25  # between two looks at the leader
+SIGN_S = 1.0  # between two signs that it stands by
+FOLLOWED_AT_ONCE = 1_000  # events, between two looks
+FOLLOW_AGAIN_S = 10.0  # after the journal could not be followed
+AGAIN_S = 0.5  # after the database failed
+BEATS_A_LEASE = 4
+Answer = TypeVar("Answer")
+
+
+class Follower:
+    """Follows a journal that another scheduler writes; for one thread."""
+
+    def __init__(self, config: Config) -> None:
+        self._url = config.scheduler.journal_url
+        self._store: EventStore | None = None
+        self._again_s = 0.0  # by time.monotonic
+        self.replica: Replica | None = None
+
+    @property
+    def sequence(self) -> int:
+        """Of the last event applied; -1 = none, it does not follow."""
+        return self.replica.sequence if self.replica is not None else -1
+
+    def follow(self) -> None:
+        """Applies some of the events that are new. If that is not possible, a later call begins again."""
+        if time.monotonic() < self._again_s:
+            return
+        try:
+            if self._store is None or self.replica is None:
+                self._store = self._store or open_store(self._url)
+                loaded = self._store.load()
+                self.replica = Replica.of_snapshot(loaded.state)
+                self.replica.follow(loaded.events)
+                self.replica.sequence = loaded.sequence
+            entries = self._store.events(self.replica.sequence, FOLLOWED_AT_ONCE)
+            if entries and entries[0][0] > self.replica.sequence + 1:  # those between have left the journal
+                self.replica = None
+            else:
+                self.replica.follow(entries)
+        except (JournalFailed, JournalCorrupt, JournalInUse, InvalidInput) as error:  # or a newer version writes it
+            logger.warning("the journal cannot be followed now", extra={"detail": str(error)})
+            self.close()
+            self.replica = None
+            self._again_s = time.monotonic() + FOLLOW_AGAIN_S
+
+    def close(self) -> None:
+        """Closes its connection; the replica stays."""
+        if self._store is not None:
+            with suppress(GavelError):
+                self._store.close()
+        self._store = None
+
+
+class StandbyScheduler:
+    """Stands by until it leads, or until it is stopped."""
+
+    def __init__(self, config: Config, *, accept_loss: bool = False, take_over: bool = False) -> None:
+        settings = config.standby
+        self.config = config
+        self.member = SchedulerMember(settings.address_of(config.scheduler.listen), __version__)
+        self.leader = Leader(0, is_connected=False)
+        self.leadership: Leadership | None = None
+        self._accept_loss, self._take_over = accept_loss, take_over
+        self._patience = TakeoverTimer(self.member.address, settings.lease_s)
+        self._follower = Follower(config)
+        self._sign_due_s = 0.0
+        self._thread = ThreadPoolExecutor(1, "standby")
+
+    async def run(self, stopping: asyncio.Event) -> tuple[EventStore, Recovered] | None:
+        """The journal and the state to lead with; None if stopped before."""
+        server = StandbyServer(self.config, lambda: self.leader.address)
+        http = None
+        await server.start()
+        try:
+            if self.config.scheduler.http_listen:
+                http = await asyncio.to_thread(HttpServer, bytes, self._unready)
+                await http.start(self.config.scheduler.http_listen)
+            sd_notify("READY=1")
+            while not stopping.is_set():
+                found = await self._in_thread(self._look)
+                if found is not None:
+                    return found
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(stopping.wait(), LOOK_S)
+        finally:
+            await server.stop()
+            if http is not None:
+                await http.stop()
+            self._thread.shutdown(wait=True)
+        self._leave()
+        return None
+
+    def _unready(self) -> str:
+        return f"a standby; {self.leader.address or 'no scheduler'} leads"
+
+    async def _in_thread(self, work: Callable[[], Answer]) -> Answer:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _look(self) -> tuple[EventStore, Recovered] | None:
+        """Looks at the leader once; takes over if it is time, else follows the journal."""
+        try:
+            if self.leadership is None:
+                self.leadership = Leadership(self.config.scheduler.journal_url, self.member)
+            before, self.leader = self.leader, self.leadership.leader()
+            if self.leader.incarnation != before.incarnation:
+                logger.info("standing by", extra={"leader": self.leader.address, "follows": self.leader.incarnation})
+            turn = self._patience.turn(self.leader, time.monotonic())
+            if self._take_over:
+                turn = Turn.FENCE if self.leader.is_connected else Turn.LEAD
+            if turn is not Turn.WAIT:
+                return self._lead(turn)
+            self._follower.follow()
+            if time.monotonic() >= self._sign_due_s:
+                self._sign_due_s = time.monotonic() + SIGN_S
+                self.leadership.stand_by(self._follower.sequence)
+        except JournalInUse as error:
+            logger.info("another scheduler leads", extra={"detail": str(error)})
+        except JournalFailed as error:
+            logger.warning("the journal's database does not answer", extra={"detail": str(error)})
+            time.sleep(AGAIN_S)
+        return None
+
+    def _lead(self, turn: Turn) -> tuple[EventStore, Recovered]:
+        assert self.leadership is not None
+        logger.warning("taking over", extra={"from": self.leader.address, "silent": turn is Turn.FENCE})
+        self._follower.close()
+        if turn is Turn.FENCE:
+            self.leadership.end_session(self.leader.incarnation)
+        config = self.config
+        store = open_state(config, accept_loss=self._accept_loss, take_over=turn is Turn.FENCE, member=self.member)
+        try:
+            recovered = recover(store, config, replica=self._follower.replica, after=self.leader.incarnation)
+            self.leadership.leave()
+        except (GavelError, OSError):
+            store.close()
+            self._follower.replica = None  # it may have changed
+            raise
+        return store, recovered
+
+    def _leave(self) -> None:
+        self._follower.close()
+        if self.leadership is not None:
+            with suppress(JournalFailed):
+                self.leadership.leave()
+            self.leadership.close()
+
+
+async def keep_leading(leadership: Leadership, incarnation: int, lease_s: float) -> None:
+    """Renews this leader's row; returns when a standby is to take over. Raises FencedOut if another one leads."""
+    thread = ThreadPoolExecutor(1, "leader")
+    loop = asyncio.get_running_loop()
+    try:
+        while True:
+            try:
+                successor = await loop.run_in_executor(thread, leadership.renew, incarnation)
+            except JournalFailed as error:  # the journal's own connection decides whether this one leads on
+                logger.warning("leadership not renewed", extra={"detail": str(error)})
+                successor = ""
+            if successor not in ("", leadership.member.address):
+                logger.warning("handing over", extra={"to": successor})
+                return
+            await asyncio.sleep(lease_s / BEATS_A_LEASE)
+    finally:
+        thread.shutdown(wait=False)
+
+
+async def serve_in_turn(config: Config, *, accept_loss: bool = False, take_over: bool = False) -> None:
+    """Stands by and leads in turn until it is stopped."""
+    stopping = asyncio.Event()
+    service: Service | None = None
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        stopping.set()
+        if service is not None:
+            service.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    begin_to_collect()
+    watching = asyncio.create_task(watchdog())
+    try:
+        while not stopping.is_set():
+            loop.add_signal_handler(signal.SIGHUP, lambda: None)  # the file is read again before it leads
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+            standby = StandbyScheduler(_read_again(config), accept_loss=accept_loss, take_over=take_over)
+            found = await standby.run(stopping)
+            if found is None or standby.leadership is None:
+                return
+            accept_loss = take_over = False
+            store, recovered = found
+            leading = keep_leading(standby.leadership, recovered.incarnation, standby.config.standby.lease_s)
+            try:
+                service = Service(standby.config, store, recovered)
+                loop.add_signal_handler(signal.SIGHUP, service.reload_soon)
+                await service.run(leading)
+            except (FencedOut, JournalFailed) as error:
+                logger.error("this scheduler leads no more", extra={"detail": str(error)})
+                await asyncio.sleep(AGAIN_S)
+            finally:
+                service = None
+                store.close()
+                standby.leadership.close()
+    finally:
+        watching.cancel()
+
+
+def _read_again(config: Config) -> Config:
+    """The configuration as the file has it now; as before if it is not valid."""
+    if not config.path:
+        return config
+    try:
+        return read_config(config.path)
+    except InvalidInput as error:
+        logger.error("configuration not read again", extra={"detail": str(error)})
+        return config
