@@ -14,6 +14,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from gavelpy.journal.runs import Runs, Sharing
 from gavelpy.mechanism.events import (
     NO_INTS,
     AgentRejoined,
@@ -86,7 +87,7 @@ class History:
         self._gpus_before = np.full(_FIRST_ROWS, NO_GPUS, dtype=np.uint64)  # (N,) set of GPUs of the last run
         self._living: Ints = np.zeros(0, dtype=np.int64)  # jobs that were not over when last looked at
         self._living_to = 0  # jobs that there were then
-        self._runs: list[tuple[Ints, Ints, Floats, Floats]] = []  # jobs, types, start, end
+        self._runs = Runs()
 
     def apply(self, event: Event, now_s: float) -> None:
         """Adds one event."""
@@ -121,10 +122,7 @@ class History:
     def run_intervals(self) -> tuple[Ints, Ints, Floats, Floats]:
         """Runs: job, GPU type, start and end, (K,) each; current runs end now."""
         running = np.flatnonzero(self.type_now[: self.count] != NONE)
-        now = np.full(len(running), self.now_s)
-        parts = [*self._runs, (running, self.type_now[running], self.start_s[running], now)]
-        jobs, types, starts, ends = (np.concatenate([part[k] for part in parts]) for k in range(4))
-        return jobs, types, starts, ends
+        return self._runs.until(self.now_s, running, self.type_now[running], self.start_s[running])
 
     def leased_intervals(self) -> tuple[Ints, Floats, Ints, Floats, Floats]:
         """Intervals in which GPUs were leased: GPU type, number of GPUs, job, start and end, (K,) each.
@@ -223,6 +221,9 @@ class History:
         self.preemptions[rows] += 1
 
     def _started(self, event: LeaseStarted, now_s: float) -> None:
+        if len(event.jobs) == 1 and not self._packs and len(self._gpu_type_array):
+            self._one_started(event, now_s)
+            return
         fresh = event.leases > self.lease[event.jobs]
         rows = event.jobs[fresh]
         unended = rows[self.type_now[rows] != NONE]
@@ -252,6 +253,22 @@ class History:
         self.start_s[rows] = now_s
         self.first_start_s[rows] = np.where(np.isnan(self.first_start_s[rows]), now_s, self.first_start_s[rows])
 
+    def _one_started(self, event: LeaseStarted, now_s: float) -> None:
+        """As `_started`, of one job that cannot be co-located."""
+        row, lease, gpus = event.jobs.item(), event.leases.item(), event.gpus
+        if lease <= self.lease[row]:
+            return
+        if self.type_now[row] != NONE:  # the end of its last lease was not reported
+            self._leave(event.jobs, now_s)
+        where, before = gpu_set(gpus, event.gpu_offsets)[0], self._gpus_before[row]
+        self.migrations[row] += NO_GPUS != before != where
+        self._gpus_before[row], self.lease[row] = where, lease
+        self.type_now[row] = self._gpu_type_array[gpus[0]]
+        self._gpu_job[gpus], self._gpu_lease[gpus] = row, lease
+        self.start_s[row] = now_s
+        if math.isnan(self.first_start_s[row]):
+            self.first_start_s[row] = now_s
+
     def _co_locate(self, job: int, gpus: Ints, now_s: float) -> None:
         """A job starts on these GPUs, co-located with the job that is running there, if any."""
         last, other = (np.array([column[gpus[0]]]) for column in (self._gpu_job, self._gpu_colocated))
@@ -268,6 +285,9 @@ class History:
         return np.asarray((jobs != NONE) & (self.lease[jobs] == leases) & (self.type_now[jobs] != NONE))
 
     def _ended(self, event: LeaseEnded, now_s: float) -> None:
+        if len(event.jobs) == 1:
+            self._one_ended(event, now_s)
+            return
         last = self.lease[event.jobs]
         rows = event.jobs[(event.leases == last) & (self.type_now[event.jobs] != NONE)]  # and it has started
         self._leave(rows, now_s)
@@ -279,12 +299,37 @@ class History:
         else:
             self.preemptions[rows] += 1
 
+    def _one_ended(self, event: LeaseEnded, now_s: float) -> None:
+        """As `_ended`, of one lease."""
+        row, lease, last = event.jobs.item(), event.leases.item(), self.lease.item(event.jobs.item())
+        runs, is_finish = lease == last and self.type_now[row] != NONE, event.outcome is Outcome.FINISHED
+        if runs and self._packs:
+            self.sharing.leave(event.jobs, now_s)
+        if runs:
+            self._leave_one(row, now_s)
+            self.preemptions[row] += not is_finish
+        if is_finish and lease >= last and math.isnan(self.finish_s[row]) and math.isnan(self.cancelled_s[row]):
+            self._settle_one(row, now_s)
+            self.finish_s[row] = now_s
+
+    def _settle_one(self, row: int, now_s: float) -> None:
+        """As `_settle`, for one job."""
+        self.owed_s[row] += self.target[row] * (now_s - self.owed_since_s[row])
+        self.owed_since_s[row] = now_s
+
     def _leave(self, rows: Ints, now_s: float) -> None:
         """Ends the runs of these jobs."""
-        self._runs.append((rows, self.type_now[rows], self.start_s[rows], np.full(len(rows), now_s)))
+        self._runs.extend(rows, self.type_now[rows], self.start_s[rows], now_s)
         self.sharing.leave(rows, now_s)
         self.gpu_s[rows] += (now_s - self.start_s[rows]) * self.gpus[rows]
         self.type_now[rows] = NONE
+
+    def _leave_one(self, row: int, now_s: float) -> None:
+        """As `_leave`, for one job."""
+        start_s = self.start_s.item(row)
+        self._runs.add(row, self.type_now.item(row), start_s, now_s)
+        self.gpu_s[row] += (now_s - start_s) * self.gpus.item(row)
+        self.type_now[row] = NONE
 
     def _solved(self, event: AllocationSolved, now_s: float) -> None:
         self.solves += 1
@@ -328,39 +373,3 @@ def _mixed(gpu: int) -> int:
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _WORD
     return mixed ^ (mixed >> 31)
-
-
-class Sharing:
-    """Intervals in which two jobs were co-located: each had a running lease on the same GPUs."""
-
-    def __init__(self) -> None:
-        self._partner: dict[int, int] = {}
-        self._since: dict[int, tuple[float, int]] = {}  # start, and GPU type
-        self._times: list[tuple[int, int, int, float, float]] = []
-
-    def begin(self, one: int, other: int, gpu_type: int, now_s: float) -> None:
-        """A job starts on the GPUs of another, running job."""
-        self._partner[one], self._partner[other] = other, one
-        self._since[one] = self._since[other] = (now_s, gpu_type)
-
-    def leave(self, rows: Ints, now_s: float) -> None:
-        """The runs of these jobs end."""
-        if not self._partner:
-            return
-        for row in rows.tolist():
-            other = self._partner.pop(row, NONE)
-            if other != NONE:
-                del self._partner[other]
-                since_s, gpu_type = self._since[row]
-                self._times.append((min(row, other), max(row, other), gpu_type, since_s, now_s))
-
-    def times(self, now_s: float) -> tuple[Ints, Ints, Ints, Floats, Floats]:
-        """Job, partner, GPU type, start and end, (K,) each; current intervals end now."""
-        current = [
-            (row, other, self._since[row][1], self._since[row][0], now_s)
-            for row, other in self._partner.items()
-            if row < other
-        ]
-        table = np.array([*self._times, *current], dtype=np.float64).reshape(-1, 5)
-        job, partner, gpu_type = table[:, :3].astype(np.int64).T
-        return job, partner, gpu_type, table[:, 3], table[:, 4]

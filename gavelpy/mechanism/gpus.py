@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gavelpy.mechanism.free_gpus import FreeGpus
 from gavelpy.mechanism.lifecycle import NodeState
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.job import NodeId
@@ -60,7 +61,7 @@ class GpuPool:
         self.any_forced = self.any_reserved = False
         self.in_order = True  # GPUs of a node have consecutive numbers
         self._counts: Ints | None = None
-        self._free_counts: Ints | None = None
+        self._free: FreeGpus | None = None
         self._domain_counts: Ints | None = None
         self._domains: tuple[Ints, Ints, Ints] | None = None
 
@@ -71,7 +72,7 @@ class GpuPool:
             self.gpu_types = (*self.gpu_types, gpu_type)
             self.price_usd_per_gpu_h.append(0.0)
         kind = self.gpu_types.index(gpu_type)
-        self._counts = self._free_counts = self._domain_counts = self._domains = None
+        self._counts = self._free = self._domain_counts = self._domains = None
         row = self.node_row.get(node_id)
         if row is None and (row := self._free_row(gpu_count)) is not None:
             self.node_ids[row], self.node_row[node_id] = node_id, row
@@ -222,7 +223,7 @@ class GpuPool:
         here = self.node_of == row
         is_open = self._is_reachable_and_up(row) and not self.node_unhealthy[row]
         self.usable[here] = self.present[here] & is_open
-        self._counts = self._free_counts = self._domain_counts = None
+        self._counts = self._free = self._domain_counts = None
 
     def _is_reachable_and_up(self, row: int) -> bool:
         is_up = self.node_state[row] is NodeState.UP and not self.node_reserved[row]
@@ -307,7 +308,7 @@ class GpuPool:
         self.in_order = bool((np.diff(self.node_of) >= 0).all())
         rows = [self._is_reachable_and_up(row) and not why for row, why in enumerate(self.node_unhealthy)]
         self.usable = np.array(rows, dtype=np.bool_)[self.node_of] & self.present
-        self._counts = self._free_counts = None
+        self._counts = self._free = None
         self.relate_directories()
 
     @property
@@ -325,15 +326,21 @@ class GpuPool:
     def hold(self, gpus: Ints, jobs: Ints | int) -> None:
         """Books the jobs with leases on these GPUs, or NONE."""
         self.job[gpus] = jobs
-        self._free_counts = None
+        if self._free is not None and not self._free.follows(gpus, is_free=isinstance(jobs, int) and jobs == NONE):
+            self._free = None
+
+    @property
+    def free(self) -> FreeGpus:
+        """The usable GPUs without a lease."""
+        if self._free is None:
+            counts = len(self.node_ids), len(self.gpu_types)
+            self._free = FreeGpus(self.usable, self.job == NONE, self.node_of, self.type_of, *counts)
+        return self._free
 
     @property
     def free_counts(self) -> Ints:
         """Usable GPUs of each type without a lease, (T,)."""
-        if self._free_counts is None:
-            self._free_counts = self.type_counts(self.usable & (self.job == NONE))
-            self._free_counts.setflags(write=False)
-        return self._free_counts
+        return np.array(self.free.by_type, dtype=np.int64)
 
     @property
     def domain_of(self) -> Ints:

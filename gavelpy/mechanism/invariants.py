@@ -92,8 +92,9 @@ def _check_gpus(core: SchedulerCore) -> None:
     assert pool.any_unhealthy == any(pool.node_unhealthy), "the mark of unhealthy nodes is wrong"
     counts = np.bincount(pool.type_of[pool.usable], minlength=len(pool.gpu_types))
     assert np.array_equal(pool.counts, counts), "the count of usable GPUs is out of date"
-    free = pool.type_counts(pool.usable & (pool.job == NONE))
-    assert np.array_equal(pool.free_counts, free), "the count of free GPUs is out of date"
+    is_free = pool.usable & (pool.job == NONE)
+    assert np.array_equal(pool.free.is_free, is_free), "the marks of free GPUs are out of date"
+    assert np.array_equal(pool.free_counts, pool.type_counts(is_free)), "the count of free GPUs is out of date"
 
 
 def _check_pairs(core: SchedulerCore) -> None:

@@ -218,7 +218,7 @@ class JobTable:
                 for row in rows.tolist() if kept else ():
                     kept.pop(row, None)
 
-    def set_leases(self, rows: Ints, leases: Ints | int) -> None:
+    def set_leases(self, rows: Ints | int, leases: Ints | int) -> None:
         """Sets the serials of leases that these jobs have, granted or running; -1 = none."""
         self.lease[rows] = leases
         self._leased = None

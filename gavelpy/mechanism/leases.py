@@ -113,8 +113,11 @@ class LeaseBook:
         `sets`: the GPUs that jobs may use; None = all.
         """
         jobs, pool, revoked = self.jobs, self.pool, self.jobs.lease[leaving]
-        if not len(leaving) and not len(chosen.jobs):
-            return revoked, revoked, _NO_OFFSETS, revoked
+        if not len(leaving) and len(chosen.jobs) < 2:
+            if not len(chosen.jobs):
+                return revoked, revoked, _NO_OFFSETS, revoked
+            if sets is None and self._is_simple(chosen.jobs.item()):
+                return revoked, *self._grant_one(chosen, now_s, until_s)
         taken = [jobs.gpus_held(row).copy() for row in leaving.tolist()] if np.count_nonzero(jobs.rank[leaving]) else []
         self.revoke(leaving, now_s)
         rows, domains, partner, sizes = chosen
@@ -146,6 +149,30 @@ class LeaseBook:
         if taken:
             priority_classes.book_takers(jobs, pool, leaving, taken)
         return revoked, granted, offsets, gpus
+
+    def _is_simple(self, row: int) -> bool:
+        """Whether a job may get any GPUs of a type, with consecutive numbers by node, and no job is co-located."""
+        jobs, pool = self.jobs, self.pool
+        is_anywhere = pool.shares_checkpoints and pool.in_order and not jobs.claims.count
+        return bool(is_anywhere and not jobs.loss_nodes and jobs.avoid[row] < 0)
+
+    def _grant_one(self, chosen: Chosen, now_s: float, until_s: float) -> tuple[Ints, Ints, Ints]:
+        """As `apply`, for one new lease, the usual case within a round: (granted leases, offsets, GPUs)."""
+        jobs, row, gpu_type = self.jobs, chosen.jobs.item(), chosen.domains.item()
+        size = jobs.gpus[row] = chosen.gpus.item()
+        gpus, granted = self.pool.free.best_fit(gpu_type, size), np.array([self.next_lease])
+        jobs.change(chosen.jobs, JobFact.GRANTED)
+        jobs.set_leases(row, self.next_lease)
+        self.next_lease, self.in_force = self.next_lease + 1, self.in_force + 1
+        jobs.lease_type[row], jobs.lease_in[row] = gpu_type, CLUSTERS
+        jobs.until_s[row], jobs.began_s[row] = until_s, now_s
+        jobs.since_s[row] = jobs.worked_s[row] = NOT_RUNNING_S
+        jobs.held_type[row] = jobs.taken_by[row] = -1
+        jobs.gpu_first[row] = gpus[0]
+        self.pool.hold(gpus, row)
+        if size > 1:
+            jobs.gang_gpus[row] = gpus
+        return granted, np.array([0, size]), gpus
 
     def _is_second(self, chosen: Chosen) -> Bools:
         """Whether each chosen job uses GPUs that its partner has or gets in the same plan, (K,)."""
@@ -202,6 +229,19 @@ class LeaseBook:
     def extend(self, rows: Ints, until_s: float) -> None:
         """Extends the leases of these jobs. A later end is kept: the node may not have received a shorter one."""
         self.jobs.until_s[rows] = np.maximum(self.jobs.until_s[rows], until_s)
+
+    def end_one(self, row: int, now_s: float) -> None:
+        """Books the time of a job's lease, and removes it, as `booking.credit` and `vacate`; there are no claims."""
+        jobs, gpus, since_s = self.jobs, self.jobs.gpus.item(row), self.jobs.since_s.item(row)
+        if since_s >= 0.0:
+            jobs.attained_gpu_s[row] += (now_s - since_s) * gpus
+            jobs.received_s[row, jobs.lease_type[row]] += now_s - since_s
+        self.in_force -= 1
+        self.pool.hold(jobs.gpu_first[row : row + 1] if gpus == 1 else jobs.gang_gpus.pop(row), NONE)
+        jobs.set_leases(row, -1)
+        jobs.lease_type[row] = jobs.lease_in[row] = jobs.gpu_first[row] = -1
+        jobs.until_s[row] = 0.0
+        jobs.since_s[row] = NOT_RUNNING_S
 
     def vacate(self, rows: Ints) -> None:
         """Removes the leases of these jobs; the caller changes their states. Their partners continue alone."""

@@ -36,7 +36,7 @@ from gavelpy.mechanism.events import (
 from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import OPEN, JobTable
 from gavelpy.mechanism.leases import LeaseBook
-from gavelpy.mechanism.lifecycle import IS_GRANTED, LAST_ALIVE, JobFact, JobState
+from gavelpy.mechanism.lifecycle import IS_GRANTED, IS_RUNNING, LAST_ALIVE, JobFact, JobState
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.arrays import Bools, Floats, Ints
 
@@ -61,6 +61,11 @@ def running(
     now_s: float,
 ) -> None:
     """Applies the start of leases, or reports of their jobs."""
+    if isinstance(event, LeaseStarted) and len(event.jobs) == 1:
+        row = event.jobs.item()
+        if jobs.lease[row] == event.leases.item() and jobs.state[row] == IS_GRANTED:
+            _started(jobs, row, now_s)
+        return
     current = jobs.lease[event.jobs] == event.leases
     match event:
         case LeaseStarted():
@@ -126,8 +131,19 @@ def started(jobs: JobTable, rows: Ints, now_s: float) -> None:
     jobs.stopped(rows[jobs.stopping[rows] >= 0])
 
 
+def _started(jobs: JobTable, row: int, now_s: float) -> None:
+    """As `started`, for one job."""
+    jobs.state[row] = IS_RUNNING
+    jobs.since_s[row] = jobs.began_s[row] = now_s
+    jobs.avoid[row] = -1
+    if jobs.stopping[row] >= 0:
+        jobs.stopped(np.array([row]))
+
+
 def ended(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float, settings: MechanismSettings) -> Ended:
     """Applies the end of leases that finished, failed, were lost or were revoked."""
+    if len(event.jobs) == 1 and _has_finished(jobs, event):  # the usual case
+        return _finished(jobs, leases, event, now_s)
     alive = jobs.state[event.jobs] <= LAST_ALIVE
     was_stopping = jobs.stopping[event.jobs] == event.leases
     is_current = alive & ~was_stopping & (jobs.lease[event.jobs] == event.leases)
@@ -178,6 +194,28 @@ def ended(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float, se
         any_paused=any_paused,
         orphaned=killed,
     )
+
+
+def _has_finished(jobs: JobTable, event: LeaseEnded) -> bool:
+    """Whether the only lease of an event has finished a job to which no special case applies."""
+    is_special = jobs.any_failed or jobs.any_gated or jobs.lost_leases or jobs.claims.count
+    if event.outcome is not Outcome.FINISHED or is_special:
+        return False
+    row, lease = event.jobs.item(), event.leases.item()
+    is_current = jobs.lease[row] == lease != jobs.stopping[row] and jobs.state[row] <= LAST_ALIVE
+    return bool(is_current and jobs.total_by[row] == -1)
+
+
+def _finished(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float) -> Ended:
+    """As `ended`, where `_has_finished`: without arrays of one job."""
+    row = event.jobs.item()
+    steps_done = min(event.steps_done.item(), jobs.steps_total.item(row))
+    if steps_done > jobs.steps_saved[row]:
+        jobs.steps_saved[row], jobs.saved_lease[row], jobs.saved_in[row] = steps_done, -1, jobs.lease_in[row]
+    jobs.steps_done[row] = jobs.steps_saved[row]
+    leases.end_one(row, now_s)
+    jobs.change(event.jobs, JobFact.FINISHED)
+    return Ended(any_free=True, any_stopped=False, any_gone=True, any_paused=False, orphaned=[])
 
 
 def _is_over(jobs: JobTable, rows: Ints, event: LeaseEnded, settings: MechanismSettings, now_s: float) -> Bools:

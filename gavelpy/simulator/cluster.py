@@ -12,13 +12,10 @@ A cluster starts empty, or takes over the leases of any core (`adopt`).
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from gavelpy.journal.history import NO_GPUS, gpu_set
 from gavelpy.mechanism.commands import KillLease, RoundPlan
@@ -28,44 +25,9 @@ from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.simulator.co_location import CoLocation
 from gavelpy.simulator.settings import Costs, StepCount
+from gavelpy.simulator.timeline import CoLocated, Ends, Finish, Starts, Timeline, by_moment
 
 NONE = -1
-
-
-@dataclass(frozen=True, eq=False)
-class _Starts:
-    """Leases that start: the GPUs and jobs they wait for are free."""
-
-    jobs: Ints
-    leases: Ints
-    gpu_counts: Ints
-    gpus: Ints
-    gpu_sets: npt.NDArray[np.uint64]  # a hash of each job's GPUs
-
-
-@dataclass(frozen=True, eq=False)
-class _Ends:
-    """Revoked leases with complete checkpoints."""
-
-    jobs: Ints
-    leases: Ints
-    steps_done: Floats
-
-
-@dataclass(frozen=True)
-class _Finish:
-    """A job's last step, unless it is stopped earlier."""
-
-    job: int
-    lease: int
-
-
-@dataclass(frozen=True)
-class _CoLocated:
-    """Two jobs on the same GPUs both make steps from now on, unless one was stopped earlier."""
-
-    jobs: tuple[int, int]
-    leases: tuple[int, int]
 
 
 class VirtualCluster:
@@ -109,8 +71,7 @@ class VirtualCluster:
         self._rows = J, 0  # jobs with leases are in this range
         self._any_second = False  # whether two jobs ever had leases on the same GPUs
         self._vacating = np.full(J + 1, -math.inf)  # (J + 1,) when the GPUs of jobs that leave now are free
-        self._timeline: list[tuple[float, int, _Due]] = []
-        self._serial = 0
+        self._timeline = Timeline()
         self._until_s = -math.inf  # of the last plan
 
     # Commands ----------------------------------------------------------------------------------------------------
@@ -119,11 +80,14 @@ class VirtualCluster:
         """Schedules the stops and starts of a plan, and the jobs that finish before its end."""
         if len(plan.revoke_jobs):
             self._stop(plan.revoke_jobs, plan.revoke_leases, now_s)
-        self.steps.extended(self, plan.extend_jobs, now_s)
-        if len(plan.grant_jobs):
+        if is_longer := plan.until_s > self._until_s or len(plan.extend_jobs) > 0:
+            self.steps.extended(self, plan.extend_jobs, now_s)
+        if len(plan.grant_jobs) == 1 and self.co_location is None:
+            self._start_one(plan.grant_jobs, plan.grant_leases, plan.grant_gpus, now_s)
+        elif len(plan.grant_jobs):
             self._start(plan.grant_jobs, plan.grant_leases, plan.grant_gpu_offsets, plan.grant_gpus, now_s)
         self._until_s = plan.until_s
-        self._watch_finishes()
+        self._watch_finishes(self._leased() if is_longer else plan.grant_jobs)  # others are watched already
 
     def kill(self, command: KillLease, now_s: float) -> None:
         """Stops a lease, if it is still in force."""
@@ -139,7 +103,7 @@ class VirtualCluster:
             self.gpu_free_s[gpus] = np.maximum(self.gpu_free_s[gpus], ends_s)
             self.job_free_s[job] = ends_s
             steps = jobs.steps_done[job : job + 1].copy()
-            self._push(ends_s, _Ends(np.array([job]), jobs.stopping[job : job + 1].copy(), steps))
+            self._timeline.push(ends_s, Ends(np.array([job]), jobs.stopping[job : job + 1].copy(), steps))
         running = [row for row in jobs.leased.tolist() if jobs.state[row] == JobState.RUNNING]
         waiting = [row for row in jobs.leased.tolist() if jobs.state[row] == JobState.GRANTED]
         if running:
@@ -148,7 +112,7 @@ class VirtualCluster:
             rows = np.array(waiting)
             self._start(rows, jobs.lease[rows].copy(), *_gpus_of(jobs, waiting), now_s)
         self._until_s = math.inf
-        self._watch_finishes()
+        self._watch_finishes(self._leased())
 
     def _continue(self, jobs: JobTable, rows: Ints, now_s: float) -> None:
         offsets, gpus = _gpus_of(jobs, rows.tolist())
@@ -196,19 +160,19 @@ class VirtualCluster:
     @property
     def next_s(self) -> float:
         """Time of the next event; infinite if there is none."""
-        return self._timeline[0][0] if self._timeline else math.inf
+        return self._timeline.next_s
 
     def pop(self) -> Event | None:
         """The event at next_s, in order; None if it was cancelled meanwhile."""
-        now_s, _, due = heapq.heappop(self._timeline)
+        now_s, due = self._timeline.pop()
         match due:
-            case _Ends():
+            case Ends():
                 return LeaseEnded(due.jobs, due.leases, due.steps_done, Outcome.STOPPED)
-            case _Starts():
+            case Starts():
                 return self._started(due)
-            case _Finish():
+            case Finish():
                 return self._finished(due, now_s)
-            case _CoLocated():
+            case CoLocated():
                 self._run_co_located(due, now_s)
                 return None
 
@@ -236,8 +200,8 @@ class VirtualCluster:
         end_s = now_s + np.where(has_progress, self.costs.checkpoint_s, 0.0)
         self.steps_at_start[rows] = self.steps_saved[rows] = steps_done
         self._vacate(rows, end_s, now_s)
-        for moment, group in _groups(end_s):
-            self._push(moment, _Ends(rows[group], leases[group], steps_done[group]))
+        for moment, group in by_moment(end_s):
+            self._timeline.push(moment, Ends(rows[group], leases[group], steps_done[group]))
 
     def _start(self, rows: Ints, leases: Ints, offsets: Ints, gpus: Ints, now_s: float) -> None:
         gpus_ready_s = np.maximum.reduceat(self.gpu_free_s[gpus], offsets[:-1])
@@ -250,10 +214,30 @@ class VirtualCluster:
         self.began_s[rows] += self.costs.restart_s + self.costs.migration_s * moved
         self.counted_s[rows] = self.began_s[rows]
         self._expect_finish(rows)
-        for moment, group in _groups(start_s):
+        for moment, group in by_moment(start_s):
             started = gpus[group.repeat(counts)]
-            self._push(moment, _Starts(rows[group], leases[group], counts[group], started, where[group]))
+            self._timeline.push(moment, Starts(rows[group], leases[group], counts[group], started, where[group]))
         self._expect_co_location(rows[second], now_s)
+
+    def _start_one(self, rows: Ints, leases: Ints, gpus: Ints, now_s: float) -> None:
+        """As `_start`, for one job where no jobs are co-located."""
+        row, gpu_type = rows.item(), self.gpu_type_of.item(gpus[0])
+        start_s = max(*self.gpu_free_s[gpus].tolist(), self.job_free_s.item(row), now_s)
+        where, before = gpu_set(gpus, np.array([0, len(gpus)])), self.gpus_before[row]
+        moved = NO_GPUS != before != where[0]
+        began_s, rate = (
+            start_s + (self.costs.restart_s + self.costs.migration_s * moved),
+            self.true_rate.item(row, gpu_type),
+        )
+        steps_left = self.steps_total.item(row) - self.steps_at_start.item(row)
+        self.gpu_job[gpus] = row
+        self.lease[row], self.lease_type[row], self.rate[row] = leases[0], gpu_type, rate
+        self.start_s[row] = start_s
+        self.began_s[row] = self.counted_s[row] = began_s
+        self.finish_s[row] = began_s + (steps_left / rate if rate > 0 else math.inf)
+        self._is_leased[row] = True
+        self._rows = min(self._rows[0], row), max(self._rows[1], row + 1)
+        self._timeline.push(start_s, Starts(rows, leases, np.array([len(gpus)]), gpus, where))
 
     def _lease(self, rows: Ints, leases: Ints, gpu_types: Ints, start_s: Floats) -> None:
         self.lease[rows], self.lease_type[rows] = leases, gpu_types
@@ -274,7 +258,7 @@ class VirtualCluster:
         for row in seconds.tolist():
             both = int(self.partner[row]), row
             both_s = max(now_s, float(self.began_s[both[0]]), float(self.began_s[row]))
-            self._push(both_s, _CoLocated(both, (int(self.lease[both[0]]), int(self.lease[row]))))
+            self._timeline.push(both_s, CoLocated(both, (int(self.lease[both[0]]), int(self.lease[row]))))
 
     def _place(self, rows: Ints, gpus: Ints, offsets: Ints) -> Bools:
         """Records which jobs hold which GPUs; returns which of the jobs (K,) join a partner."""
@@ -296,25 +280,30 @@ class VirtualCluster:
             self.partner[self.partner[rows[second]]] = rows[second]
         return second
 
-    def _started(self, due: _Starts) -> LeaseStarted | None:
+    def _started(self, due: Starts) -> LeaseStarted | None:
         valid = self.lease[due.jobs] == due.leases
         if not np.count_nonzero(valid):
             return None
+        if len(due.jobs) == 1:
+            self.gpus_before[due.jobs] = due.gpu_sets
+            return LeaseStarted(due.jobs, due.leases, np.array([0, len(due.gpus)]), due.gpus)
         rows, gpus = due.jobs[valid], due.gpus[valid.repeat(due.gpu_counts)]
         offsets = np.zeros(len(rows) + 1, dtype=np.int64)
         due.gpu_counts[valid].cumsum(out=offsets[1:])
         self.gpus_before[rows] = due.gpu_sets[valid]
         return LeaseStarted(rows, due.leases[valid], offsets, gpus)
 
-    def _finished(self, due: _Finish, now_s: float) -> LeaseEnded | None:
-        if self.lease[due.job] != due.lease or self.finish_s[due.job] != now_s:
+    def _finished(self, due: Finish, now_s: float) -> LeaseEnded | None:
+        row = due.job
+        if self.lease[row] != due.lease or self.finish_s[row] != now_s:
             return None
-        row = np.array([due.job])
         self.steps_at_start[row] = self.steps_total[row]
-        self._vacate(row, np.array([now_s]), now_s)
-        return LeaseEnded(row, np.array([due.lease]), self.steps_total[row], Outcome.FINISHED)
+        self._vacate_one(row, now_s, now_s)
+        return LeaseEnded(
+            np.array([row]), np.array([due.lease]), self.steps_total[row : row + 1].copy(), Outcome.FINISHED
+        )
 
-    def _run_co_located(self, due: _CoLocated, now_s: float) -> None:
+    def _run_co_located(self, due: CoLocated, now_s: float) -> None:
         pair = np.array(due.jobs)
         if (self.lease[pair] == due.leases).all() and (self.partner[pair] == pair[::-1]).all():
             self.co_located[pair] = pair[::-1]
@@ -329,22 +318,21 @@ class VirtualCluster:
         self.rate[rows] = rate
         self.is_watched[rows] = False
         self._expect_finish(rows)
-        self._watch_finishes()
+        self._watch_finishes(self._leased())
 
     def _vacate(self, rows: Ints, free_s: Floats, now_s: float) -> None:
         """Frees the GPUs of these jobs; for leases that wait to start, once earlier leases have ended."""
+        if len(rows) == 1:
+            self._vacate_one(rows.item(), free_s.item(), now_s)
+            return
         start_s, partners = self.start_s[rows], self.partner[rows]
         ends_s = np.where(np.isfinite(start_s), np.maximum(free_s, start_s), free_s)
         for holder in (self.gpu_job, self.gpu_second) if self._any_second else (self.gpu_job,):
-            if len(rows) == 1:
-                freed, until_s = (holder == rows[0]).nonzero()[0], ends_s
-            else:
-                self._vacating[rows] = ends_s
-                moment_s = self._vacating[holder]  # NONE is the last row
-                freed = (moment_s > -math.inf).nonzero()[0]
-                until_s = moment_s[freed]
-                self._vacating[rows] = -math.inf
-            self.gpu_free_s[freed] = np.maximum(self.gpu_free_s[freed], until_s)
+            self._vacating[rows] = ends_s
+            moment_s = self._vacating[holder]  # NONE is the last row
+            freed = (moment_s > -math.inf).nonzero()[0]
+            self._vacating[rows] = -math.inf
+            self.gpu_free_s[freed] = np.maximum(self.gpu_free_s[freed], moment_s[freed])
             holder[freed] = NONE
         self.job_free_s[rows] = np.maximum(self.job_free_s[rows], free_s)
         self.lease[rows] = NONE
@@ -353,6 +341,21 @@ class VirtualCluster:
         self._is_leased[rows] = False
         if np.count_nonzero(partners != NONE):
             self._separate(rows[partners != NONE], partners[partners != NONE], now_s)
+
+    def _vacate_one(self, row: int, free_s: float, now_s: float) -> None:
+        """As `_vacate`, for one job."""
+        start_s = self.start_s.item(row)
+        ends_s = max(free_s, start_s) if math.isfinite(start_s) else free_s
+        for holder in (self.gpu_job, self.gpu_second) if self._any_second else (self.gpu_job,):
+            freed = (holder == row).nonzero()[0]
+            self.gpu_free_s[freed] = np.maximum(self.gpu_free_s[freed], ends_s)
+            holder[freed] = NONE
+        self.job_free_s[row] = max(self.job_free_s.item(row), free_s)
+        self.lease[row] = NONE
+        self.start_s[row] = self.began_s[row] = self.counted_s[row] = self.finish_s[row] = math.inf
+        self.is_watched[row] = self._is_leased[row] = False
+        if self.partner[row] != NONE:
+            self._separate(np.array([row]), self.partner[row : row + 1].copy(), now_s)
 
     def _separate(self, rows: Ints, partners: Ints, now_s: float) -> None:
         """These jobs left the GPUs they shared; partners that stay run alone."""
@@ -366,29 +369,15 @@ class VirtualCluster:
         if len(alone):
             self._change_rate(alone, self.true_rate[alone, self.lease_type[alone]], now_s)
 
-    def _watch_finishes(self) -> None:
-        leased = self._leased()
+    def _watch_finishes(self, leased: Ints) -> None:
+        """Puts those of these leased jobs on the timeline that finish before the end of the plan."""
         rows = leased[(self.finish_s[leased] <= self._until_s) & ~self.is_watched[leased]]
         self.is_watched[rows] = True
         for row in rows.tolist():
-            self._push(float(self.finish_s[row]), _Finish(row, int(self.lease[row])))
-
-    def _push(self, moment_s: float, due: _Due) -> None:
-        heapq.heappush(self._timeline, (moment_s, self._serial, due))
-        self._serial += 1
+            self._timeline.push(float(self.finish_s[row]), Finish(row, int(self.lease[row])))
 
 
 def _gpus_of(jobs: JobTable, rows: Sequence[int]) -> tuple[Ints, Ints]:
     """Offsets (K + 1,) and GPUs of the leases of these jobs."""
     held = [jobs.gpus_held(row) for row in rows]
     return np.concatenate([[0], np.cumsum([len(gpus) for gpus in held])]), np.concatenate(held)
-
-
-_Due = _Starts | _Ends | _Finish | _CoLocated
-
-
-def _groups(moment_s: Floats) -> list[tuple[float, Bools]]:
-    """Rows by moment, earliest first."""
-    if len(moment_s) == 1 or (moment_s == moment_s[0]).all():
-        return [(float(moment_s[0]), np.ones(len(moment_s), dtype=np.bool_))]
-    return [(float(moment), moment_s == moment) for moment in np.unique(moment_s)]

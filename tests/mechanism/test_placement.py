@@ -205,3 +205,24 @@ def test_gpus_of_a_lease_that_ends_are_given_out_in_the_same_plan() -> None:
 
     assert (plan.revoke_jobs.tolist(), plan.grant_jobs.tolist()) == ([0], [1])
     assert plan.grant_gpus.tolist() == [0]
+
+
+@given(given_pool=pools(), data=st.data())
+def test_a_single_job_gets_the_gpus_of_a_plan_for_one_job(
+    given_pool: tuple[GpuPool, Bools], data: st.DataObject
+) -> None:
+    pool, free = given_pool
+    pool.hold(np.flatnonzero(~free), 7)
+    counts = pool.free_counts  # computed once, and updated from then on
+    changed = data.draw(st.lists(st.tuples(st.integers(0, len(free) - 1), st.booleans()), max_size=6))
+    for gpu, is_leased in changed:
+        pool.hold(np.array([gpu]), 3 if is_leased else -1)
+    usable = (pool.job == -1) & (pool.type_of == 0)
+    assume(usable.any() and counts.any())
+    size = data.draw(st.integers(1, int(usable.sum())))
+
+    gpus = pool.free.best_fit(0, size)
+
+    [expected] = placed(pool, pool.job == -1, (0, size))
+    assert gpus.tolist() == expected.tolist()
+    assert pool.free_counts.tolist() == [np.sum((pool.job == -1) & (pool.type_of == k)) for k in range(len(counts))]

@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 
 from gavelpy.journal.codec import encode
-from gavelpy.mechanism import booking
+from gavelpy.mechanism import booking, reports
 from gavelpy.mechanism.jobs import JobTable
+from gavelpy.mechanism.leases import LeaseBook
 from gavelpy.mechanism.selection import serve
+from gavelpy.model.arrays import Ints
 from gavelpy.model.cluster import Cluster
 from gavelpy.policies.base import PolicyRun
 from gavelpy.simulator import virtual_scheduler
+from gavelpy.simulator.cluster import VirtualCluster
 from gavelpy.simulator.compare import engine_for
 from gavelpy.simulator.settings import SimulationSettings
 from gavelpy.simulator.simulate import Simulation
@@ -119,3 +122,18 @@ def test_a_simulation_has_the_same_events(
 
     assert (is_compiled, is_plain) == (True, False)
     assert compiled == plain
+
+
+@pytest.mark.parametrize("policy", ["max_min_fairness", "fifo"])
+def test_single_leases_start_and_end_as_several_do(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, shortened = run(policy, SimulationSettings(), "no module", monkeypatch)
+    monkeypatch.setattr(reports, "_has_finished", lambda *_: False)
+    monkeypatch.setattr(LeaseBook, "_is_simple", lambda *_: False)
+    monkeypatch.setattr(VirtualCluster, "_start_one", start_as_several)
+    _, general = run(policy, SimulationSettings(), "no module", monkeypatch)
+
+    assert shortened == general
+
+
+def start_as_several(cluster: VirtualCluster, rows: Ints, leases: Ints, gpus: Ints, now_s: float) -> None:
+    cluster._start(rows, leases, np.array([0, len(gpus)]), gpus, now_s)
