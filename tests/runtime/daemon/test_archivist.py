@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from gavelpy.errors import InvalidInput, NotFound
@@ -16,6 +20,7 @@ from gavelpy.journal.archive_reader import Selection
 from gavelpy.runtime.daemon.config_sections import PriceSettings
 from gavelpy.runtime.daemon.queries.usage import usage
 from gavelpy.runtime.daemon.rpc.client_service import SchedulerService
+from gavelpy.runtime.local_cluster import wait_until
 from gavelpy.runtime.security.identity import Caller, set_caller
 from gavelpy.runtime.security.tokens import Role
 from gavelpy.runtime.wire import client_pb2 as pb
@@ -157,3 +162,32 @@ def test_what_the_core_would_refuse_is_not_journaled(tmp_path: Path, monkeypatch
 
 def test_past_jobs_leave_stay_known_and_are_archived_once(tmp_path: Path) -> None:
     asyncio.run(live(tmp_path))
+
+
+@pytest.mark.slow  # a minute: 40 starts
+def test_each_past_job_is_archived_once_however_often_the_scheduler_is_killed(tmp_path: Path) -> None:
+    rng = np.random.default_rng(7)
+    command = [sys.executable, "-m", "tests.runtime.daemon.archiving_worker", str(tmp_path)]
+    for _ in range(40):
+        (tmp_path / "acknowledged").touch()
+        before = (tmp_path / "acknowledged").stat().st_size
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+            wait_until(lambda: (tmp_path / "acknowledged").stat().st_size > before, "jobs are acknowledged")  # noqa: B023
+            time.sleep(float(rng.uniform(0.0, 0.5)))
+            process.kill()
+
+    acknowledged = [int(line) for line in (tmp_path / "acknowledged").read_text().split()]
+    here, archived = asyncio.run(kept(tmp_path))
+    assert len(archived) > 200
+    assert len(archived) == len(set(archived))
+    assert not set(here) & set(archived)
+    assert len(acknowledged) == len(set(acknowledged))
+    assert set(acknowledged) <= {*here, *archived}
+
+
+async def kept(directory: Path) -> tuple[list[int], list[int]]:
+    """The jobs in the scheduler's tables, and those in the archive."""
+    async with running(make_config(directory)) as cluster:
+        reader = cluster.scheduler.past
+        found = await reader.read(lambda archived: archived.jobs(Selection(), 1_000_000))
+        return cluster.core.jobs.ids.serials.tolist(), [job.job for job in found]
