@@ -71,7 +71,7 @@ from gavelpy.runtime.snapshots import DIRECTORY as SNAPSHOTS
 from gavelpy.runtime.storage import StorageWorkers
 
 logger = logging.getLogger(__name__)
-_FIXED = ("scheduler", "nodes", "security", "throughputs", "limits", "notifications", "journal", "prices")  # by a start
+_FIXED = ("scheduler", "nodes", "security", "throughputs", "limits", "notifications", "journal", "prices", "standby")
 Answer = TypeVar("Answer")
 
 

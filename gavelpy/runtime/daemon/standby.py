@@ -35,6 +35,7 @@ FOLLOWED_AT_ONCE = 1_000  # events, between two looks
 FOLLOW_AGAIN_S = 10.0  # after the journal could not be followed
 AGAIN_S = 0.5  # after the database failed
 BEATS_A_LEASE = 4
+LEASES_UNKNOWN = 2  # without a renewal, after which a leader stops
 Answer = TypeVar("Answer")
 
 
@@ -104,7 +105,7 @@ class StandbyScheduler:
         await server.start()
         try:
             if self.config.scheduler.http_listen:
-                http = await asyncio.to_thread(HttpServer, bytes, self._unready)
+                http = await asyncio.to_thread(HttpServer, self._metrics, self._unready)
                 await http.start(self.config.scheduler.http_listen)
             sd_notify("READY=1")
             while not stopping.is_set():
@@ -120,6 +121,14 @@ class StandbyScheduler:
             self._thread.shutdown(wait=True)
         self._leave()
         return None
+
+    def _metrics(self) -> bytes:
+        lines = (
+            "# HELP gavel_standby_sequence Last event of the journal that this standby applied; -1 = none.",
+            "# TYPE gavel_standby_sequence gauge",
+            f"gavel_standby_sequence {self._follower.sequence}",
+        )
+        return "".join(f"{line}\n" for line in lines).encode()
 
     def _unready(self) -> str:
         return f"a standby; {self.leader.address or 'no scheduler'} leads"
@@ -177,20 +186,31 @@ class StandbyScheduler:
 
 
 async def keep_leading(leadership: Leadership, incarnation: int, lease_s: float) -> None:
-    """Renews this leader's row; returns when a standby is to take over. Raises FencedOut if another one leads."""
+    """Renews this leader's row; returns when a standby is to take over.
+
+    Raises FencedOut if another one leads, JournalFailed if that is not known: no renewal succeeded for two leases.
+    """
     thread = ThreadPoolExecutor(1, "leader")
     loop = asyncio.get_running_loop()
+    renewed_s = loop.time()
+    renewing: asyncio.Future[str] | None = None
     try:
-        while True:
+        while loop.time() - renewed_s < LEASES_UNKNOWN * lease_s:
+            renewing = renewing or loop.run_in_executor(thread, leadership.renew, incarnation)
+            await asyncio.wait({renewing}, timeout=lease_s)
+            if not renewing.done():  # the database does not answer
+                continue
             try:
-                successor = await loop.run_in_executor(thread, leadership.renew, incarnation)
-            except JournalFailed as error:  # the journal's own connection decides whether this one leads on
+                successor, renewed_s = renewing.result(), loop.time()
+            except JournalFailed as error:
                 logger.warning("leadership not renewed", extra={"detail": str(error)})
                 successor = ""
+            renewing = None
             if successor not in ("", leadership.member.address):
                 logger.warning("handing over", extra={"to": successor})
                 return
             await asyncio.sleep(lease_s / BEATS_A_LEASE)
+        raise JournalFailed(f"no leadership was renewed for {loop.time() - renewed_s:.1f} s: another one may lead")
     finally:
         thread.shutdown(wait=False)
 
