@@ -180,9 +180,12 @@ def silences(metrics: str) -> int:
 
 def quantile(metrics: str, name: str, part: float) -> str:
     """Upper bound of the histogram bucket that contains this quantile."""
-    buckets = re.findall(rf'^{name}_bucket{{.*?le="([^"]+)"}} ([\d.e+]+)$', metrics, re.MULTILINE)
-    total = float(buckets[-1][1]) if buckets else 0.0
-    return next((f"<= {bound} s" for bound, count in buckets if float(count) >= part * total > 0), "not measured")
+    found = re.findall(rf'^{name}_bucket{{[^}}]*?le="([^"]+)"[^}}]*}} ([\d.e+]+)$', metrics, re.MULTILINE)
+    buckets: dict[str, float] = {}  # over all other labels
+    for bound, count in found:
+        buckets[bound] = buckets.get(bound, 0.0) + float(count)
+    total = buckets.get("+Inf", 0.0)
+    return next((f"<= {bound} s" for bound, count in buckets.items() if count >= part * total > 0), "not measured")
 
 
 def peak_mb(process: int) -> float:
