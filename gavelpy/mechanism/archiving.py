@@ -105,8 +105,6 @@ def _keep(jobs: JobTable, rows: Ints, new: Ints) -> None:
     for kept in ("gang_gpus", "stopping_gangs", "lost_leases", "loss_nodes", "limited", "featured", "needs", "booked"):
         setattr(jobs, kept, {at[row]: value for row, value in getattr(jobs, kept).items()})
     jobs.dependents = {at[row]: [at[after] for after in others] for row, others in jobs.dependents.items()}
-    jobs.owners, jobs.job_types = {}, {}  # of the jobs that are left
-    for row, spec in enumerate(jobs.specs):
-        jobs.number(row, spec)
+    jobs.number_again()
     jobs.claims.renumber(new)
     jobs.listed_again()

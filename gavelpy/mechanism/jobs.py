@@ -188,6 +188,14 @@ class JobTable:
         self.owner[row] = self.owners.setdefault(spec.owner, len(self.owners))
         self.job_type[row] = self.job_types.setdefault(spec.job_type, len(self.job_types)) if spec.job_type else -1
 
+    def number_again(self) -> None:
+        """Sets these columns of all jobs, with the numbers of names that are left."""
+        self.owners, self.job_types = {}, {}
+        owners, types = self.owners, self.job_types
+        self.owner[: self.count] = [owners.setdefault(spec.owner, len(owners)) for spec in self.specs]
+        named = (spec.job_type for spec in self.specs)
+        self.job_type[: self.count] = [types.setdefault(name, len(types)) if name else -1 for name in named]
+
     def skip(self, count: int, gpu_types: tuple[str, ...], now_s: float) -> None:
         """Adds jobs up to `count`, with lost records; they count as failed."""
         for serial in range(self.ids.next_serial, count):

@@ -25,7 +25,8 @@ from gavelpy.mechanism.requests import AllocationRequest
 from gavelpy.mechanism.settings import settings_of, settings_values
 from gavelpy.mechanism.windows import OUTSIDE, Window, due_s
 from gavelpy.model.arrays import Ints
-from gavelpy.model.job import JobId, JobSpec, NodeId, restored_specs
+from gavelpy.model.job import JobId, JobSpec, NodeId
+from gavelpy.model.restored_jobs import restored_specs
 
 VERSION = 10
 ARCHIVED = 11  # of a core that jobs have left
@@ -324,8 +325,7 @@ def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
     jobs.lost_leases = {int(row): _gangs(lost) for row, lost in state["lost_leases"].items()}
     jobs.loss_nodes = {int(row): [int(node) for node in nodes] for row, nodes in state["loss_nodes"].items()}
     jobs.reserve(jobs.count)
-    for row, spec in enumerate(jobs.specs):
-        jobs.number(row, spec)
+    jobs.number_again()
     for name in (*INT_COLUMNS, *FLOAT_COLUMNS, *WIDE_COLUMNS):
         getattr(jobs, name)[: jobs.count] = state["jobs"][name]
     jobs.claims = _restored_claims(state["pairs"], jobs)

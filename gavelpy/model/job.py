@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NewType
 
@@ -170,7 +170,7 @@ class JobSpec:
     def features(self) -> tuple[str, ...]:
         """The features that the job needs of the agents on its nodes."""
         if (
-            self.software == OF_NODE
+            (self.software is OF_NODE or self.software == OF_NODE)
             and not (self.secrets or self.stall_s or self.time_s or self.gpu_memory_gib)
             and not (self.cpus_per_gpu or self.memory_gib_per_gpu)
             and self.kind is JobKind.BATCH
@@ -277,35 +277,6 @@ FEATURES: Mapping[str, Callable[[JobSpec], object]] = {
     "time": lambda spec: spec.time_s,
     "venv": lambda spec: spec.software.venv,
 }
-
-
-_FIELDS = fields(JobSpec)
-_TUPLES = ("after_ok", "after_any", "gpu_types", "nodes", "exclude")
-
-
-def restored_specs(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[JobSpec]:
-    """Jobs from the fields of jobs, in a snapshot of the scheduler's state; earlier versions lack some fields.
-
-    They were validated when they were submitted. A second validation would be most of the work of a restart.
-    """
-    known: dict[tuple[Any, ...], Any] = {}  # Any: software and notifications, which many jobs share, by their fields
-    specs = []
-    for row in rows:
-        values = dict(zip(names, row, strict=True))
-        values["kind"] = JobKind(values["kind"])
-        for name, of in (("software", Software.of), ("notify", Notify.of)):
-            if isinstance(value := values.get(name, {}), dict):
-                key = (name, *((k, v if isinstance(v, str) else tuple(v)) for k, v in value.items()))
-                values[name] = known[key] if key in known else known.setdefault(key, of(value))
-        for lacking in _FIELDS if len(values) < len(_FIELDS) else ():
-            if lacking.name not in values:
-                values[lacking.name] = {} if lacking.default is MISSING else lacking.default
-        for name in _TUPLES:
-            values[name] = tuple(values[name])
-        spec = object.__new__(JobSpec)
-        vars(spec).update(values)
-        specs.append(spec)
-    return specs
 
 
 def lost_spec(serial: int) -> JobSpec:
