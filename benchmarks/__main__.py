@@ -12,6 +12,7 @@ from benchmarks import (
     by_load,
     certainty,
     estimator,
+    failover,
     holdouts,
     imports,
     iterator,
@@ -43,6 +44,7 @@ BENCHMARKS: Mapping[str, Callable[[], None]] = {
     "scale": simulation.run_scale,
     "load": load.run,
     "recovery": recovery.run,
+    "failover": failover.run,
     "slurm": slurm.run,
     "starts": starts.run,
 }
@@ -51,6 +53,7 @@ WITH_OPTIONS: Mapping[str, Callable[[Sequence[str]], None]] = {
     "by_load": by_load.run,
     "certainty": certainty.run,
     "estimator": estimator.run,
+    "failover": failover.run,
     "holdouts": holdouts.run,
     "load": load.run,
 }
@@ -59,6 +62,7 @@ MINUTES_LONG = (
     "by_load",
     "certainty",
     "estimator",
+    "failover",
     "holdouts",
     "scale",
     "load",

@@ -1,13 +1,14 @@
 """1,000 nodes in one process: agents that use the protocol over real gRPC and simulate their jobs.
 
-`python -m benchmarks.load_agents HOST:PORT NODES GPUS SECONDS [CLUSTER]` prints one JSON line at the end: orders
-and heartbeats seen, the longest silence of the scheduler, jobs finished.
+`python -m benchmarks.load_agents HOST:PORT[,HOST:PORT] NODES GPUS SECONDS [CLUSTER]` prints one JSON line at the end:
+orders and heartbeats seen, the longest silence of the scheduler, jobs finished.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import random
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 
 import grpc
 
+from gavelpy.runtime.addresses import Turns, addresses_of
 from gavelpy.runtime.wire import agent_pb2 as pb
 from gavelpy.runtime.wire.agent_pb2_grpc import AgentServiceStub
 
@@ -70,14 +72,15 @@ class HeadAgent:
         self.interval_s = 1.0
         self.changed = asyncio.Event()
 
-    async def run(self, channel: grpc.aio.Channel, until_s: float) -> None:
+    async def run(self, turns: Turns, channels: dict[str, grpc.aio.Channel], until_s: float) -> None:
         while time.monotonic() < until_s:
             try:
-                await self._connected(channel, until_s)
+                await self._connected(channels[turns.current], until_s)
             except grpc.aio.AioRpcError as error:
                 self.tally.reconnects += 1
                 self.tally.refused.append(f"{error.code()}: {error.details()}")
-                await asyncio.sleep(1.0)
+                if turns.failed():
+                    await asyncio.sleep(random.uniform(0.5, 1.0))
 
     async def _connected(self, channel: grpc.aio.Channel, until_s: float) -> None:
         call = AgentServiceStub(channel).Connect(self._states(until_s), timeout=until_s - time.monotonic() + 30.0)
@@ -157,13 +160,16 @@ async def main(address: str, nodes: int, gpus: int, seconds: float, cluster: str
     """Runs the agents for a while and prints the tally. `cluster`: the cluster with their checkpoint directory."""
     tally = Tally()
     until_s = time.monotonic() + seconds
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 1_000)]
     channels = [
-        grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) for _ in range(CHANNELS)
+        {one: grpc.aio.insecure_channel(one, options=options) for one in addresses_of(address)} for _ in range(CHANNELS)
     ]
     agents = [HeadAgent(number, gpus, tally, cluster) for number in range(nodes)]
-    running = [asyncio.create_task(a.run(channels[i % CHANNELS], until_s)) for i, a in enumerate(agents)]
+    running = [
+        asyncio.create_task(a.run(Turns(address), channels[i % CHANNELS], until_s)) for i, a in enumerate(agents)
+    ]
     await asyncio.wait(running, timeout=seconds + 5.0)
-    for channel in channels:
+    for channel in [one for shared in channels for one in shared.values()]:
         await channel.close(None)
     await asyncio.gather(*running, return_exceptions=True)
     seen = {

@@ -26,6 +26,7 @@ class Several:
 
     cluster: LocalCluster
     ports: dict[str, int]
+    lease_s: float = LEASE_S
 
     @property
     def addresses(self) -> str:
@@ -44,7 +45,7 @@ class Several:
             tables["scheduler"] |= {
                 "listen": self.address(name), "state_directory": str(self.cluster.directory / f"state-{name}")
             }  # fmt: skip
-            tables["standby"] = {"enabled": True, "lease_s": LEASE_S}
+            tables["standby"] = {"enabled": True, "lease_s": self.lease_s}
             config.write_text(toml(tables), encoding="utf-8")
         self.cluster.run(name, [program("gavel-scheduler"), "--config", str(config)])
 
@@ -93,7 +94,12 @@ class Several:
 
 @contextlib.contextmanager
 def several(
-    directory: Path, postgres_url: str, *nodes: LocalNode, names: str = "ab", settings: Settings | None = None
+    directory: Path,
+    postgres_url: str,
+    *nodes: LocalNode,
+    names: str = "ab",
+    settings: Settings | None = None,
+    lease_s: float = LEASE_S,
 ) -> Iterator[Several]:
     """Schedulers with these names, of which the first leads, and agents."""
     with contextlib.ExitStack() as stack:
@@ -101,7 +107,7 @@ def several(
         given = {**(settings or {})}
         given["scheduler"] = {**given.get("scheduler", {}), "journal": postgres_url, "http_listen": ""}
         cluster = LocalCluster(directory, nodes, given, port=ports[names[0]])
-        found = Several(cluster, ports)
+        found = Several(cluster, ports, lease_s)
         cluster.addresses = found.addresses
         stack.enter_context(cluster)
         for name in names:

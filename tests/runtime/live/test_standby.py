@@ -20,7 +20,7 @@ from gavelpy.runtime.wire import client_pb2 as pb
 from tests.runtime.live.several import Several, several
 
 NODE = LocalNode("n1", "v100:2")
-LIMIT_S = 5.0  # from a failure to an acknowledged submission
+LIMIT_S = 20.0  # from a failure to an acknowledged submission, on a busy machine; RESULTS.md has figures of a quiet one
 
 
 def sleeping(name: str) -> pb.JobDescription:
