@@ -1,4 +1,7 @@
-"""Concave objectives: the interior point for logarithms of jobs that run alone, else cvxpy; certified by a tangent.
+"""Concave objectives: prices or the interior point for logarithms of jobs that run alone, else cvxpy.
+
+Answers are certified by a tangent. Prices (prices/welfare.py) find the optimum of more than 512 classes from rough
+prices, or from those that the `Solver` keeps, if it is unique; else the interior point continues to the end.
 
 The certificate: f(y) <= intercept + slope·y for all rates y, and the maximum of slope·y is a linear program. At the
 interior point's prices weak duality alone bounds it; after cvxpy it is solved.
@@ -63,6 +66,12 @@ def best_concave(problem: AllocationProblem, objective: ConcaveObjective, solver
 
     If no rung's answer can be certified, the best feasible one has a warning. Raises SolverFailed if none is feasible.
     """
+    if isinstance(objective, MaxSumLog):
+        from gavelpy.solve.prices.welfare import most_welfare
+
+        found = most_welfare(problem, objective, solver)
+        if found is not None and found.certificate.gap <= GAP_MAX and found.certificate.violation <= VIOLATION_MAX:
+            return found
     program = _program(problem, objective)
     fallen: dict[str, str] = {}  # rung -> reason of its failure
     feasible: list[Answer] = []

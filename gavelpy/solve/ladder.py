@@ -9,6 +9,7 @@
                 from those that Newton's method finds. Above 512 classes this step is compiled, and the optimum that is
                 to be unique is that with a trace more GPUs. Where numba is loaded, pivots are compiled, and
                 so is a search for the prices of a level (numba_search.py); answers are the same, to the last byte
+                Sums of logarithms of more than 512 classes: Newton's method on the prices (prices/welfare.py)
                 Sizes and several resources of more than 512 classes: the best mix of answers at several prices (sizes/)
     interior    more than 512 classes that run alone: the exact step from a block interior point (interior/), which also
                 solves sums of logarithms

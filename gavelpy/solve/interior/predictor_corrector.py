@@ -65,10 +65,12 @@ class Kernels(Protocol):
     ) -> tuple[float, float]: ...  # a protocol's body
 
 
-def optimum(form: Form, tolerance: float = 1e-10, kernels: Kernels | None = None) -> InteriorPoint:
+def optimum(
+    form: Form, tolerance: float = 1e-10, kernels: Kernels | None = None, *, residual_max: float = RESIDUAL_MAX
+) -> InteriorPoint:
     """A point near the optimum of `form`; its gap and residual show how near, without a guarantee.
 
-    Stops when gap <= tolerance and residual <= RESIDUAL_MAX (or, with a level, rounding prevents a lower one), after
+    Stops when gap <= tolerance and residual <= residual_max (or, with a level, rounding prevents a lower one), after
     ITERATIONS_MAX, or when rounding leaves no direction, for example if floors are infeasible. Deterministic; one
     thread.
     """
@@ -76,7 +78,7 @@ def optimum(form: Form, tolerance: float = 1e-10, kernels: Kernels | None = None
     scaled = _scaled(form, types)
     search = _Search(scaled, _kernels_for(len(form.rate)) if kernels is None else kernels)
     with np.errstate(all="ignore"):  # values that are not finite end the search
-        iterations = search.run(tolerance)
+        iterations = search.run(tolerance, residual_max)
     share, prices = np.zeros(form.rate.shape), np.zeros(len(form.capacity))
     share[:, types], prices[types] = search.at.share, search.prices * scaled.unit
     return InteriorPoint(
@@ -183,12 +185,12 @@ class _Search:
             return np.ones(len(rows.gpus))
         return claim + _LEAST_CLAIM * float(rows.jobs @ claim) / float(rows.jobs.sum())
 
-    def run(self, tolerance: float) -> int:
+    def run(self, tolerance: float, residual_max: float) -> int:
         """Steps until the point is within tolerance or cannot improve; returns their number."""
         before = math.inf
         for iteration in range(ITERATIONS_MAX):
             risen = self._scaled.level_worth > 0 and self.residual >= before  # only by rounding
-            if self.gap <= tolerance and (self.residual <= RESIDUAL_MAX or risen):
+            if self.gap <= tolerance and (self.residual <= residual_max or risen):
                 return iteration
             before = self.residual
             try:

@@ -22,6 +22,9 @@ Modules:
     kept_kernels        the same in numba: what is known of jobs that stay
     structure_kernels   the equations of a structure, in numba
     vertex              the optimum as a function of its structure, so that the way there changes no byte
+    welfare             sums of logarithms: the exact step from near prices
+    welfare_search      Newton's steps and ties for these prices, in numba
+    welfare_kernels     jobs, equations and the answer for these prices, in numba
     pivots              few classes: exact simplex steps
     highest_level       the highest level of needs that rise with it, each with its own limit
     height              the same for a program
