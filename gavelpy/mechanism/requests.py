@@ -22,10 +22,12 @@ from gavelpy.mechanism.lifecycle import LAST_ALIVE
 from gavelpy.mechanism.non_preemptible import ALL_PREEMPTIBLE, NonPreemptible
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.teams import Team, entities_of
-from gavelpy.model.arrays import Bools, Floats, Ints
+from gavelpy.model.arrays import Bools, Floats, Ints, row_sums
+from gavelpy.model.job import JobId
 from gavelpy.model.problem import GPUS, THOUSANDTHS, AllocationProblem, Entity
 
 NONE_OPEN = -1
+FEW = 4  # jobs that leave a problem, for which its ids are changed instead of listed again
 FAILURES_MAX = 16  # consecutive failures until there is no retry without a change; the last pause is 2 ** 15 rounds
 
 
@@ -43,6 +45,7 @@ class AllocationRequest:
         self.again_at_s = math.inf  # when the policy must be called again
         self.memory = b""  # of the policy
         self.refused: dict[int, str] = {}  # jobs that the policy refuses, and why
+        self._names = JobNames()
 
     @property
     def is_answered(self) -> bool:
@@ -94,7 +97,8 @@ class AllocationRequest:
             return []
         self.epoch += 1
         self.open_epoch, self.asked_s, self.asked_jobs = self.epoch, now_s, rows
-        problem = problem_of(jobs, pool, rows, now_s, exempt, settings.teams, self.memory)
+        names = self._names.of(jobs, rows)
+        problem = problem_of(jobs, pool, rows, now_s, exempt, settings.teams, self.memory, names)
         parts = _parts(jobs, pool, settings, rows, exempt.open_gpus)
         tiers = () if parts else priority_classes.tiers(jobs, pool, settings, rows, exempt.open_gpus)
         specs = [jobs.specs[row] for row in rows.tolist()] if settings.packing else []
@@ -105,7 +109,7 @@ class AllocationRequest:
 
     def renumber(self, new: Ints) -> None:
         """Replaces the row of each job by its new one; -1 = the job has left."""
-        self.asked_jobs = renumbered(self.asked_jobs, new)
+        self.asked_jobs, self._names = renumbered(self.asked_jobs, new), JobNames()
         self.refused = {int(new[row]): why for row, why in self.refused.items() if new[row] >= 0}
 
     def forget(self) -> bool:
@@ -211,6 +215,31 @@ class ThroughputRequest:
         return bool(len(rows))
 
 
+class JobNames:
+    """The ids of the jobs of a problem, of which few change from one problem to the next."""
+
+    def __init__(self) -> None:
+        self._rows: Ints = NO_INTS
+        self._names: tuple[JobId, ...] = ()
+
+    def of(self, jobs: JobTable, rows: Ints) -> tuple[JobId, ...]:
+        """The ids of the jobs in these rows, which are ascending."""
+        before, names = self._rows, self._names
+        for _ in range(FEW):
+            both = min(len(before), len(rows))
+            is_other = before[:both] != rows[:both]
+            first = int(is_other.argmax()) if np.count_nonzero(is_other) else both
+            if first == len(before):
+                break
+            before, names = np.concatenate([before[:first], before[first + 1 :]]), names[:first] + names[first + 1 :]
+        else:
+            before, names = NO_INTS, ()
+        specs = jobs.specs
+        names += tuple([specs[row].id for row in rows[len(before) :].tolist()])
+        self._rows, self._names = rows, names
+        return names
+
+
 def renumbered(rows: Ints, new: Ints) -> Ints:
     """The new rows of the jobs in these rows, without those that have left."""
     found = new[rows]
@@ -225,6 +254,7 @@ def problem_of(
     exempt: NonPreemptible = ALL_PREEMPTIBLE,
     teams: tuple[Team, ...] = (),
     memory: bytes = b"",
+    names: tuple[JobId, ...] | None = None,
 ) -> AllocationProblem:
     """The allocation problem of these jobs now; also books the isolated time of the steps since the last problem.
 
@@ -241,10 +271,10 @@ def problem_of(
     if teams or jobs.entities:
         entities, row_of = entities_of(tuple(jobs.entities), teams)
         entity = row_of[entity]
-    specs, others = jobs.specs, node_resources.rows_of(jobs, pool, rows, exempt.open_gpus)
+    others = node_resources.rows_of(jobs, pool, rows, exempt.open_gpus)
     capacity, demand = counts[:, None] * THOUSANDTHS, gpus[:, None] * THOUSANDTHS
     return AllocationProblem.of_known(
-        job_ids=tuple([specs[row].id for row in rows.tolist()]),
+        job_ids=JobNames().of(jobs, rows) if names is None else names,
         gpu_types=pool.gpu_types,
         capacity=capacity if others is None else np.column_stack([capacity, others.capacity]),
         demand=demand if others is None else np.column_stack([demand, others.demand]),
@@ -281,5 +311,5 @@ def _book_isolated(jobs: JobTable, rows: Ints, counts: Ints) -> None:
     jobs.isolated_s[rows] += np.maximum(more_s, 0.0)
     jobs.isolated_steps[rows] = steps
     share = counts[None, :] / (len(rows) * jobs.gpus[rows])[:, None]
-    share /= np.maximum(share.sum(axis=1, keepdims=True), 1.0)
-    jobs.isolated_rate[rows] = (share * np.where(np.isnan(rate), 0.0, rate)).sum(axis=1)
+    share /= np.maximum(row_sums(share), 1.0)[:, None]
+    jobs.isolated_rate[rows] = row_sums(share * np.where(np.isnan(rate), 0.0, rate))

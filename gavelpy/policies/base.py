@@ -17,7 +17,7 @@ import numpy as np
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation, Certificate
-from gavelpy.model.arrays import Floats
+from gavelpy.model.arrays import Floats, row_sums
 from gavelpy.model.explanation import Goal
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.policy_file import class_in_file, is_in_file, split_name
@@ -241,8 +241,10 @@ def equal_share_rate(problem: AllocationProblem) -> Floats:
 def ruled(problem: AllocationProblem, share: Floats, objective: float) -> Allocation:
     """The allocation of a heuristic: its certificate proves feasibility only."""
     used, amount = problem.used(share), problem.row_capacity
-    time = np.zeros(problem.job_count)
-    np.add.at(time, problem.member_job, share.sum(axis=1)[problem.member_configuration])
+    time = row_sums(share)
+    if not problem.runs_alone:
+        of_configuration, time = time, np.zeros(problem.job_count)
+        np.add.at(time, problem.member_job, of_configuration[problem.member_configuration])
     over = ((used - amount) / np.where(amount > 0, amount, 1.0)).max(initial=0.0)
     violation = max(0.0, float(over), float((time - 1.0).max(initial=0.0)))
     certificate = Certificate(objective, objective, gap=0.0, violation=violation, path="rule", solve_s=0.0)
