@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import signal
 import subprocess
 import threading
@@ -17,6 +18,8 @@ from gavelpy.errors import GavelError
 from gavelpy.runtime.client.connection import Client
 from gavelpy.runtime.local_cluster import LocalNode, program, wait_until
 from gavelpy.runtime.wire import client_pb2 as pb
+from tests.journal.postgres_pair import pair
+from tests.journal.postgres_server import required
 from tests.runtime.live.several import Several, several
 
 NODE = LocalNode("n1", "v100:2")
@@ -157,3 +160,28 @@ def test_no_acknowledged_job_is_lost_or_doubled_in_a_hundred_failovers(tmp_path:
     median_s, p99_s = np.quantile(gaps_s, [0.5, 0.99])
     (tmp_path / "figures").write_text(f"median {median_s:.2f} s, p99 {p99_s:.2f} s, {len(expected)} jobs\n")
     assert p99_s <= LIMIT_S
+
+
+@pytest.mark.slow  # about a minute: two servers of PostgreSQL
+def test_acknowledged_jobs_survive_the_promotion_of_the_databases_replica(tmp_path: Path) -> None:
+    with (
+        pair(required(os.environ)) as servers,
+        several(tmp_path / "cluster", servers.url, NODE) as them,
+        them.client(60.0) as client,
+    ):
+        steady = client.submit([sleeping("steady")]).jobs[0].job
+        wait_until(lambda: client.job(str(steady)).job.state == pb.JOB_STATE_RUNNING, "it runs")
+        lease = client.job(str(steady)).job.lease
+        with Submitters(them, 4) as clients:
+            wait_until(lambda: len(clients.acknowledged) > 20, "jobs are submitted")
+            servers.kill_primary()
+            time.sleep(2.0)
+            servers.promote()
+            before = len(clients.acknowledged)
+            wait_until(lambda: len(clients.acknowledged) > before + 20, "jobs are submitted again", 60.0)
+        found = client.jobs()
+
+        there = {job.name: job.job for job in found}
+        assert len(found) == len(there), "a job exists twice"
+        assert clients.acknowledged.items() <= there.items()
+        assert client.job(str(steady)).job.lease == lease
