@@ -72,6 +72,8 @@ class JobTemplate:
     time_s: float = 0.0
     stall_s: float = 0.0
     gpu_memory_gib: float = 0.0
+    cpus_per_gpu: float = 0.0
+    memory_gib_per_gpu: float = 0.0
     gpu_types: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
@@ -348,6 +350,8 @@ _FIELDS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "one_process_a_node": ("true or false", _flag),
     "checkpoint_every_s": ("a number of seconds", _number),
     "gpu_memory_gib": ("a number of GiB", _number),
+    "cpus_per_gpu": ("a number of CPU cores", _number),
+    "memory_gib_per_gpu": ("a number of GiB", _number),
     "warning_s": ("a number of seconds", _number),
     "warning_signal": ("the number of a signal", _whole),
     "preemptible": ("true or false", _flag),

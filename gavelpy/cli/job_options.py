@@ -90,6 +90,24 @@ CheckpointEveryOption = Annotated[
         help="Checkpoint interval; 0 = only at the end of a lease.",
     ),
 ]
+CpusPerGpuOption = Annotated[
+    float,
+    typer.Option(
+        metavar="N",
+        parser=o.number(),
+        rich_help_panel=_JOB,
+        help="CPU cores that the job needs with each GPU, on the same node; it may use no more.",
+    ),
+]
+MemoryPerGpuOption = Annotated[
+    float,
+    typer.Option(
+        metavar="GIB",
+        parser=o.number(),
+        rich_help_panel=_JOB,
+        help="Memory of the node that the job needs with each GPU; it may use no more.",
+    ),
+]
 GpuMemoryOption = Annotated[
     float,
     typer.Option(
@@ -249,6 +267,8 @@ JOB_OPTIONS: Mapping[str, tuple[Any, Any]] = {  # type and default of each; Any:
     "one_process_a_node": (OneProcessOption, False),
     "checkpoint_every": (CheckpointEveryOption, 0.0),
     "gpu_memory": (GpuMemoryOption, 0.0),
+    "cpus_per_gpu": (CpusPerGpuOption, 0.0),
+    "memory_per_gpu": (MemoryPerGpuOption, 0.0),
     "warning": (WarningOption, None),
     "preemptible": (PreemptibleOption, False),
     "venv": (VenvOption, ""),
@@ -321,6 +341,7 @@ def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
         "priority",
         "no_preempt",
         "reservation",
+        "cpus_per_gpu",
     )
     warning_s, signal = (0.0, 0) if values["warning"] is None else f.warning(values["warning"])
     return {name: values[name] for name in same} | {
@@ -330,6 +351,7 @@ def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
         "environment": f.pairs("--env", values["environment"] or [], "="),
         "checkpoint_every_s": values["checkpoint_every"],
         "gpu_memory_gib": values["gpu_memory"],
+        "memory_gib_per_gpu": values["memory_per_gpu"],
         "warning_s": warning_s,
         "warning_signal": signal,
         "notify": tuple(values["notify"].split(",")) if values["notify"] else (),

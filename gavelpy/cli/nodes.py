@@ -103,6 +103,8 @@ def nodes_table(found: Iterable[client_pb2.NodeStatus]) -> TableData:
         "GPUs",
         "in use",
         "type",
+        "free cores",
+        "free GiB",
         "jobs",
         "last report",
         "address",
@@ -117,6 +119,8 @@ def nodes_table(found: Iterable[client_pb2.NodeStatus]) -> TableData:
             str(node.gpu_count),
             str(node.gpus_in_use),
             printable(node.gpu_type),
+            _free(node.cpus, node.cpus_in_use),
+            _free(node.memory_gib, node.memory_gib_in_use),
             ", ".join(str(job) for job in node.jobs) or DASH,
             duration(node.heartbeat_age_s),
             printable(node.address),
@@ -126,7 +130,12 @@ def nodes_table(found: Iterable[client_pb2.NodeStatus]) -> TableData:
         )
         for node in found
     ]
-    return TableData(titles, frozenset(("GPUs", "in use", "last report")), rows)
+    return TableData(titles, frozenset(("GPUs", "in use", "free cores", "free GiB", "last report")), rows)
+
+
+def _free(amount: float, in_use: float) -> str:
+    """What is left of an amount, as `12/32`; 0 = the amount is not known."""
+    return f"{amount - in_use:g}/{amount:g}" if amount else DASH
 
 
 def _remarks(node: client_pb2.NodeStatus) -> Iterator[str]:

@@ -36,17 +36,18 @@ def needs_of(spec: JobSpec) -> tuple[int, int] | None:
     """What a job needs with each GPU; None if it declares nothing."""
     if not (spec.cpus_per_gpu or spec.memory_gib_per_gpu):
         return None
-    return _whole(spec.cpus_per_gpu), _whole(spec.memory_gib_per_gpu)
+    return amounts_of(spec.cpus_per_gpu, spec.memory_gib_per_gpu)
+
+
+def amounts_of(cpus: float, memory_gib: float) -> tuple[int, int]:
+    """Amounts in thousandths."""
+    return round(cpus * THOUSANDTHS), round(memory_gib * THOUSANDTHS)
 
 
 def set_amounts(pool: GpuPool, node_id: NodeId, cpus: float, memory_gib: float) -> None:
     """Sets what a node has; 0 = not known."""
-    pool.node_amounts[pool.node_row[node_id]] = (_whole(cpus), _whole(memory_gib))
+    pool.node_amounts[pool.node_row[node_id]] = amounts_of(cpus, memory_gib)
     pool.any_amounts = any(amounts != NO_NEEDS for amounts in pool.node_amounts)
-
-
-def _whole(amount: float) -> int:
-    return round(amount * THOUSANDTHS)
 
 
 class NodeLimits:

@@ -157,7 +157,7 @@ class _Explanation:
             return reason
         if self.closing is not None and (text := windows.in_words(self.core, row, self.closing, self.free_gpus)):
             return Reason(ReasonKind.BEFORE_RESERVATION, text)
-        if text := node_resources.why_no_room(self.jobs, self.pool, row, self.free_gpus & ever(self.core, row)):
+        if text := self._no_room(row):
             return Reason(ReasonKind.AWAITS_RESOURCES, text)
         key = self.wanted[k].tobytes()
         if key not in self.in_turn:
@@ -216,6 +216,8 @@ class _Explanation:
         if len(here := usable[self.most_open[k][usable] >= gpus]):
             return self._kept_by_class(row, here)
         if (self.most_usable[k][usable] >= gpus).any():
+            if text := self._no_room(row):
+                return Reason(ReasonKind.AWAITS_RESOURCES, text)
             return self._behind_unsaved(usable[self.most_usable[k][usable] >= gpus], gpus)
         if text := self._reserved(row, rate > 0, size):
             return Reason(ReasonKind.RESERVED, text)
@@ -240,6 +242,12 @@ class _Explanation:
             return Reason(ReasonKind.CHECKPOINT_AWAY, text)
         tail = f"; {elsewhere}" if elsewhere else ""
         return Reason(ReasonKind.GANG_TOO_LARGE, f"needs {size} of one type; {there}{tail}")
+
+    def _no_room(self, row: int) -> str:
+        """That free GPUs suffice for a job, but not the CPU cores or memory of their nodes; empty = it is not so."""
+        if row not in self.jobs.needs:
+            return ""
+        return node_resources.why_no_room(self.jobs, self.pool, row, self.free_gpus & ever(self.core, row))
 
     def _kept_by_class(self, row: int, types: Ints) -> Reason:
         """GPUs of these types would suffice if the job's class might preempt the lower classes that hold them."""

@@ -42,6 +42,8 @@ class LocalNode:
     speed_factor: float = 1.0
     sees_checkpoints: bool = True
     checkpoint_directory: str = ""  # its path of the shared directory; empty = the scheduler's
+    cpus: float = 0.0  # CPU cores that it offers; 0 = those of the host
+    memory_gib: float = 0.0
 
 
 @dataclass(eq=False)
@@ -118,6 +120,8 @@ class LocalCluster:
             *("--state-dir", str(self.directory / node.node_id)),
             *("--speed-factor", str(node.speed_factor)),
         ]
+        for option, amount in (("--cpus", node.cpus), ("--memory-gib", node.memory_gib)):
+            command += [option, f"{amount:g}"] if amount else []
         if node.sees_checkpoints:
             command += ["--checkpoint-dir", node.checkpoint_directory or str(self.checkpoints)]
         self.run(node.node_id, command)

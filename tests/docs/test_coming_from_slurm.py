@@ -267,6 +267,7 @@ TRIALS: dict[str, Callable[[Ran], None]] = {
         lambda: bool(re.search("containers|cannot be pulled", ran.user("gavel explain contained").out)), "it is refused"
     ),
     "`sbatch --output=FILE`": lambda ran: wait_until(lambda: "begun" in ran.user("gavel logs resnet").out, "arrived"),
+    "`sbatch --cpus-per-gpu=1 --mem-per-gpu=1G`": submitted(lambda job: job["cpus_per_gpu"] == 1),
     "`srun COMMAND`": lambda ran: prints("trained")(ran.user("gavel logs now")),
     "`srun --pty bash`, `salloc`": prints(r"on GPU \d"),
     "`ssh -L` to a node": lambda ran: prints("served")(ran.user("gavel cancel served")),
@@ -313,7 +314,6 @@ TRIALS: dict[str, Callable[[Ran], None]] = {
     "`sacctmgr show account`": prints(r"No teams are configured \(\[teams.NAME\] of the scheduler\)"),
 }
 MISSING = {  # options that a row calls missing
-    "`sbatch --mem`, `--cpus-per-task`": "submit --mem 4G --steps 1 -- true",
     "`sbatch --exclusive`": "submit --exclusive --steps 1 -- true",
     "`scontrol update JobId=... NumNodes=`": "update resnet",
     "`scontrol suspend`": "suspend resnet",

@@ -52,6 +52,7 @@ from gavelpy.runtime.agent.leases.registry import LeaseRegistry, ShimWatch, log_
 from gavelpy.runtime.agent.leases.retention import OrdersKind, archive, classify_orders, final_orders
 from gavelpy.runtime.agent.leases.starter import Starter, owner_rules_of
 from gavelpy.runtime.agent.log_stream import serve_logs
+from gavelpy.runtime.agent.machine import machine_of
 from gavelpy.runtime.agent.peers import LeaseExtender, peer_address, serve_peers
 from gavelpy.runtime.agent.quorum_member import QuorumMember
 from gavelpy.runtime.lease_files import clock_s
@@ -74,7 +75,7 @@ class Agent:
 
     def __init__(self, config: NodeConfig, gpus: Gpus) -> None:
         self._config = config
-        self._gpus = gpus
+        self._gpus, self._machine = gpus, machine_of(config)
         self._endpoint = SchedulerEndpoint(config)
         self._orders: Orders | None = None
         self._moves_to = ""  # id of another cluster, which the node joins once no lease of the old one is left
@@ -302,6 +303,7 @@ class Agent:
         node.confirmed_dead = self._has_state and not self._was_connected
         node.containment, node.images = self._containment.text, self._images.text
         node.features.extend(FEATURES)
+        node.cpus, node.memory_gib = self._machine.cpus, self._machine.memory_gib
         node.cluster_id, node.state_id = self._state.cluster_id, self._state.state_id
         node.identity_key = self._state.identity_key
         node.peer_address = self._quorum.me.address

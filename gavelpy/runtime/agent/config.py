@@ -31,6 +31,10 @@ _RANGES: Final = {
     "log_files_max": (0, 1000),
     "memory_bytes_per_gpu": (0, 1 << 50),
     "processes_per_gpu": (0, 1 << 22),
+    "cpus": (0, 1_000_000),
+    "memory_gib": (0, 1_000_000),
+    "cpus_reserved": (0, 1_000_000),
+    "memory_gib_reserved": (0, 1_000_000),
     "ended_log_bytes_max": (0, 1 << 40),
     "ended_retention_s": (0, 3_650 * 86_400),
 }
@@ -74,6 +78,10 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     control_groups: bool = True  # use control groups if they can be written
     memory_bytes_per_gpu: int = 0  # limit of a job for each of its GPUs; 0 = none
     processes_per_gpu: int = 0  # with threads; 0 = no limit
+    cpus: float = 0.0  # CPU cores of the node; 0 = detected
+    memory_gib: float = 0.0  # memory of the node; 0 = detected
+    cpus_reserved: float = 0.0  # cores that jobs do not get
+    memory_gib_reserved: float = 0.0
     run_as: str = ""  # "owner": jobs run as their owners; "agent": as the agent; empty = owner if there is a token file
     private_tmp: bool = False  # each job has its own /tmp and /var/tmp
     hide_processes: bool = True  # jobs that run as their owners see processes of their account only

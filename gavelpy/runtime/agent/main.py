@@ -17,6 +17,7 @@ from gavelpy.errors import GavelError, InvalidInput, missing_extra
 from gavelpy.runtime.agent.agent_state import lock_state
 from gavelpy.runtime.agent.config import NodeConfig, node_config
 from gavelpy.runtime.agent.gpus import Gpus, find_gpus
+from gavelpy.runtime.agent.machine import machine_of
 from gavelpy.runtime.service_manager import quiet_grpc, sd_notify, set_up_logging
 from gavelpy.runtime.shim import isolation
 
@@ -59,6 +60,14 @@ Address = Annotated[
     typer.Option(
         envvar="GAVEL_NODE_ADDRESS", help="Address for other nodes. Default: that of the interface to the scheduler."
     ),
+]
+Cpus = Annotated[
+    float | None,
+    typer.Option(metavar="N", envvar="GAVEL_NODE_CPUS", help="CPU cores of the node. Default: detected."),
+]
+MemoryGib = Annotated[
+    float | None,
+    typer.Option(metavar="GIB", envvar="GAVEL_NODE_MEMORY_GIB", help="Memory of the node. Default: detected."),
 ]
 SpeedFactor = Annotated[
     float | None,
@@ -120,6 +129,8 @@ def gavel_node(
     state_dir: StateDirectory = None,
     checkpoint_dir: CheckpointDirectory = None,
     address: Address = None,
+    cpus: Cpus = None,
+    memory_gib: MemoryGib = None,
     speed_factor: SpeedFactor = None,
     token_file: TokenFile = None,
     tls_ca: TlsCa = None,
@@ -149,6 +160,8 @@ def gavel_node(
         "state_directory": state_dir,
         "checkpoint_directory": checkpoint_dir,
         "address": address,
+        "cpus": cpus,
+        "memory_gib": memory_gib,
         "speed_factor": speed_factor,
         "token_file": token_file,
         "tls_ca": tls_ca,
@@ -172,6 +185,7 @@ def check_config(
     found = node_config(given, file or config)
     gpus = _checked_gpus(found)
     typer.echo(f"node {found.node_id}: {len(gpus.devices)} GPUs of type {gpus.gpu_type}, scheduler {found.scheduler}")
+    typer.echo(f"for jobs: {machine_of(found).text}")
     typer.echo(f"state in {found.state}, checkpoints in {found.checkpoints}")
 
 

@@ -97,6 +97,7 @@ class Submissions:
         check_known(specs, settings, owner)
         self._scheduler.config.limits.check_weights(specs)
         check_sizes(specs, settings)
+        self._scheduler.choice.refuse_needs(specs)
         limited = self._scheduler.config.jobs.limited
         specs = [limited(of_team(spec, settings, owner)) for spec in specs]
         self._names_under_way |= names

@@ -19,6 +19,7 @@ from gavelpy.runtime.lease_files import Launch
 PROCESSES = "cgroup.procs"
 _KILL = "cgroup.kill"
 _MEMORY_EVENTS = ("memory.events", "memory.oom_control")  # of versions 2 and 1
+_MEMORY_LIMITS = ("memory.max", "memory.limit_in_bytes")
 _FREEZERS = (("cgroup.freeze", "1", "0"), ("freezer.state", "FROZEN", "THAWED"))
 
 
@@ -99,6 +100,12 @@ def memory_kills(paths: Iterable[str]) -> int:
                 if name == "oom_kill":
                     return int(value)
     return -1
+
+
+def memory_limit_gib(limits: Mapping[str, str]) -> float:
+    """The limit of memory among these limits by file, in GiB; 0 = there is none."""
+    found = (int(value) for file, value in limits.items() if Path(file).name in _MEMORY_LIMITS)
+    return round(next(found, 0) / (1 << 30), 2)
 
 
 def kill(path: str) -> None:

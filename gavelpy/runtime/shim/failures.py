@@ -164,13 +164,14 @@ def memory_kills() -> int:
     return 0
 
 
-def memory_evidence(group_kills: int, node_kills_before: int) -> str:
+def memory_evidence(group_kills: int, node_kills_before: int, limit_gib: float = 0.0) -> str:
     """Evidence that the kernel killed a process for lack of memory; empty = none.
 
     `group_kills`: in the job's control group, -1 = not counted there. Then the node's count must have risen.
     """
     if group_kills > 0:
-        return "the kernel killed a process of the job for lack of memory"
+        limit = f"; its limit on this node is {limit_gib:g} GiB" if limit_gib else ""
+        return f"the kernel killed a process of the job for lack of memory{limit}"
     if group_kills < 0 and memory_kills() > node_kills_before:
         return "the kernel killed processes of the node for lack of memory meanwhile"
     return ""

@@ -332,7 +332,8 @@ class Supervisor:
         if self._first_failure >= 0 or not is_failure(code, self._launch, self._termination, expired=expired):
             return
         self._first_failure = local_rank
-        self._memory_evidence = failures.memory_evidence(cgroups.memory_kills(self._groups.all), self._memory_kills)
+        kills, limit = cgroups.memory_kills(self._groups.all), cgroups.memory_limit_gib(self._launch.limits)
+        self._memory_evidence = failures.memory_evidence(kills, self._memory_kills, limit)
         self._termination = replace(self._termination, stage=Stage.KILLED, reason="a rank failed")
         self._send_group(signal.SIGKILL)
 

@@ -284,6 +284,8 @@ class Node(_message.Message):
     STATE_DIRECTORY_FIELD_NUMBER: _builtins.int
     PEER_ADDRESS_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
+    CPUS_FIELD_NUMBER: _builtins.int
+    MEMORY_GIB_FIELD_NUMBER: _builtins.int
     IMAGES_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     host_id: _builtins.str
@@ -313,6 +315,9 @@ class Node(_message.Message):
     """for a scheduler on the same host, which reads there how leases ended; empty = not sent"""
     peer_address: _builtins.str
     """HOST:PORT where it answers other agents; empty = it does not"""
+    cpus: _builtins.float
+    """CPU cores that jobs may use; 0 = not known; the same of the memory"""
+    memory_gib: _builtins.float
     images: _builtins.str
     """what runs jobs with an image: "podman 4.3.1", or "no: " and why not; empty = not told"""
     @_builtins.property
@@ -344,11 +349,13 @@ class Node(_message.Message):
         state_directory: _builtins.str = ...,
         peer_address: _builtins.str = ...,
         features: _abc.Iterable[_builtins.str] | None = ...,
+        cpus: _builtins.float = ...,
+        memory_gib: _builtins.float = ...,
         images: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_process", b"agent_process", "agent_process_start", b"agent_process_start", "agent_version", b"agent_version", "api_versions", b"api_versions", "checkpoint_marker", b"checkpoint_marker", "cluster_id", b"cluster_id", "confirmed_dead", b"confirmed_dead", "containment", b"containment", "features", b"features", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "host_id", b"host_id", "identity_key", b"identity_key", "images", b"images", "node_id", b"node_id", "peer_address", b"peer_address", "state_directory", b"state_directory", "state_id", b"state_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_process", b"agent_process", "agent_process_start", b"agent_process_start", "agent_version", b"agent_version", "api_versions", b"api_versions", "checkpoint_marker", b"checkpoint_marker", "cluster_id", b"cluster_id", "confirmed_dead", b"confirmed_dead", "containment", b"containment", "cpus", b"cpus", "features", b"features", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "host_id", b"host_id", "identity_key", b"identity_key", "images", b"images", "memory_gib", b"memory_gib", "node_id", b"node_id", "peer_address", b"peer_address", "state_directory", b"state_directory", "state_id", b"state_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -684,6 +691,8 @@ class Launch(_message.Message):
     FINISH_GRACE_S_FIELD_NUMBER: _builtins.int
     SOFTWARE_FIELD_NUMBER: _builtins.int
     INTERACTIVE_FIELD_NUMBER: _builtins.int
+    CPUS_PER_GPU_FIELD_NUMBER: _builtins.int
+    MEMORY_GIB_PER_GPU_FIELD_NUMBER: _builtins.int
     BESIDE_JOB_FIELD_NUMBER: _builtins.int
     SECRETS_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
@@ -734,6 +743,9 @@ class Launch(_message.Message):
     """after its last step a job that is to stop has so long to exit by itself"""
     interactive: _builtins.bool
     """rank 0 has a terminal"""
+    cpus_per_gpu: _builtins.float
+    """CPU cores that it may use for each of its GPUs here; 0 = no limit; the same of the memory"""
+    memory_gib_per_gpu: _builtins.float
     beside_job: _builtins.int
     """the job with which this one shares its GPUs; none = it has them alone"""
     @_builtins.property
@@ -783,12 +795,14 @@ class Launch(_message.Message):
         finish_grace_s: _builtins.float = ...,
         software: _software_pb2.Software | None = ...,
         interactive: _builtins.bool = ...,
+        cpus_per_gpu: _builtins.float = ...,
+        memory_gib_per_gpu: _builtins.float = ...,
         beside_job: _builtins.int | None = ...,
         secrets: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_beside_job", b"_beside_job", "beside_job", b"beside_job", "software", b"software"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_beside_job", b"_beside_job", "beside_job", b"beside_job", "checkpoint_directory_id", b"checkpoint_directory_id", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "environment", b"environment", "finish_grace_s", b"finish_grace_s", "first_rank", b"first_rank", "gpu_type", b"gpu_type", "gpus", b"gpus", "grace_s", b"grace_s", "interactive", b"interactive", "job_name", b"job_name", "node_count", b"node_count", "node_rank", b"node_rank", "one_process_a_node", b"one_process_a_node", "owner", b"owner", "rate_steps_per_s", b"rate_steps_per_s", "rendezvous_address", b"rendezvous_address", "rendezvous_port", b"rendezvous_port", "restart_count", b"restart_count", "resume_lease", b"resume_lease", "resume_steps", b"resume_steps", "round", b"round", "secrets", b"secrets", "software", b"software", "stall_s", b"stall_s", "steps_done", b"steps_done", "steps_max", b"steps_max", "steps_total", b"steps_total", "time_left_s", b"time_left_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "working_directory", b"working_directory", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_beside_job", b"_beside_job", "beside_job", b"beside_job", "checkpoint_directory_id", b"checkpoint_directory_id", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "cpus_per_gpu", b"cpus_per_gpu", "environment", b"environment", "finish_grace_s", b"finish_grace_s", "first_rank", b"first_rank", "gpu_type", b"gpu_type", "gpus", b"gpus", "grace_s", b"grace_s", "interactive", b"interactive", "job_name", b"job_name", "memory_gib_per_gpu", b"memory_gib_per_gpu", "node_count", b"node_count", "node_rank", b"node_rank", "one_process_a_node", b"one_process_a_node", "owner", b"owner", "rate_steps_per_s", b"rate_steps_per_s", "rendezvous_address", b"rendezvous_address", "rendezvous_port", b"rendezvous_port", "restart_count", b"restart_count", "resume_lease", b"resume_lease", "resume_steps", b"resume_steps", "round", b"round", "secrets", b"secrets", "software", b"software", "stall_s", b"stall_s", "steps_done", b"steps_done", "steps_max", b"steps_max", "steps_total", b"steps_total", "time_left_s", b"time_left_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "working_directory", b"working_directory", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__beside_job: _TypeAlias = _typing.Literal["beside_job"]  # noqa: Y015
     _WhichOneofArgType__beside_job: _TypeAlias = _typing.Literal["_beside_job", b"_beside_job"]  # noqa: Y015

@@ -259,6 +259,8 @@ class JobDescription(_message.Message):
     RESERVATION_FIELD_NUMBER: _builtins.int
     SECRETS_FIELD_NUMBER: _builtins.int
     GPU_MEMORY_GIB_FIELD_NUMBER: _builtins.int
+    CPUS_PER_GPU_FIELD_NUMBER: _builtins.int
+    MEMORY_GIB_PER_GPU_FIELD_NUMBER: _builtins.int
     INTERACTIVE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """unique among the owner's living jobs; made up where empty"""
@@ -302,6 +304,10 @@ class JobDescription(_message.Message):
     """it runs within this reservation only, on its nodes; empty = outside of all"""
     gpu_memory_gib: _builtins.float
     """that it needs of each GPU; 0 = not known, and it shares GPUs with no other job"""
+    cpus_per_gpu: _builtins.float
+    """CPU cores that it needs with each GPU; 0 = none are counted for it"""
+    memory_gib_per_gpu: _builtins.float
+    """memory of the node, likewise"""
     interactive: _builtins.bool
     """its command has a terminal, and ends when no client is attached"""
     @_builtins.property
@@ -369,11 +375,13 @@ class JobDescription(_message.Message):
         reservation: _builtins.str = ...,
         secrets: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         gpu_memory_gib: _builtins.float = ...,
+        cpus_per_gpu: _builtins.float = ...,
+        memory_gib_per_gpu: _builtins.float = ...,
         interactive: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["notify", b"notify", "software", b"software"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "array_limit", b"array_limit", "array_position", b"array_position", "array_size", b"array_size", "begin_at_s", b"begin_at_s", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "deadline_s", b"deadline_s", "entity", b"entity", "environment", b"environment", "exclude", b"exclude", "gpu_memory_gib", b"gpu_memory_gib", "gpu_types", b"gpu_types", "gpus", b"gpus", "hold", b"hold", "interactive", b"interactive", "job_type", b"job_type", "name", b"name", "no_preempt", b"no_preempt", "nodes", b"nodes", "notify", b"notify", "one_process_a_node", b"one_process_a_node", "preemptible", b"preemptible", "priority", b"priority", "rates_steps_per_s", b"rates_steps_per_s", "reservation", b"reservation", "secrets", b"secrets", "software", b"software", "stall_s", b"stall_s", "steps_total", b"steps_total", "time_s", b"time_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "weight", b"weight", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "array_limit", b"array_limit", "array_position", b"array_position", "array_size", b"array_size", "begin_at_s", b"begin_at_s", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "cpus_per_gpu", b"cpus_per_gpu", "deadline_s", b"deadline_s", "entity", b"entity", "environment", b"environment", "exclude", b"exclude", "gpu_memory_gib", b"gpu_memory_gib", "gpu_types", b"gpu_types", "gpus", b"gpus", "hold", b"hold", "interactive", b"interactive", "job_type", b"job_type", "memory_gib_per_gpu", b"memory_gib_per_gpu", "name", b"name", "no_preempt", b"no_preempt", "nodes", b"nodes", "notify", b"notify", "one_process_a_node", b"one_process_a_node", "preemptible", b"preemptible", "priority", b"priority", "rates_steps_per_s", b"rates_steps_per_s", "reservation", b"reservation", "secrets", b"secrets", "software", b"software", "stall_s", b"stall_s", "steps_total", b"steps_total", "time_s", b"time_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "weight", b"weight", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1316,6 +1324,10 @@ class NodeStatus(_message.Message):
     CHECKPOINTS_AGE_S_FIELD_NUMBER: _builtins.int
     CHECKPOINT_DIRECTORY_ID_FIELD_NUMBER: _builtins.int
     IMAGES_FIELD_NUMBER: _builtins.int
+    CPUS_FIELD_NUMBER: _builtins.int
+    CPUS_IN_USE_FIELD_NUMBER: _builtins.int
+    MEMORY_GIB_FIELD_NUMBER: _builtins.int
+    MEMORY_GIB_IN_USE_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     state: _builtins.str
     """up, reserved, silent, draining, drained, lost"""
@@ -1337,6 +1349,12 @@ class NodeStatus(_message.Message):
     """of the directory that was seen last; nodes of one id share it"""
     images: _builtins.str
     """what runs jobs with an image: "podman 4.3.1", or "no: " and why not; empty = not told"""
+    cpus: _builtins.float
+    """CPU cores that jobs may use; 0 = not known; the same of the memory"""
+    cpus_in_use: _builtins.float
+    """that jobs with leases declared"""
+    memory_gib: _builtins.float
+    memory_gib_in_use: _builtins.float
     @_builtins.property
     def jobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -1358,10 +1376,14 @@ class NodeStatus(_message.Message):
         checkpoints_age_s: _builtins.float = ...,
         checkpoint_directory_id: _builtins.str = ...,
         images: _builtins.str = ...,
+        cpus: _builtins.float = ...,
+        cpus_in_use: _builtins.float = ...,
+        memory_gib: _builtins.float = ...,
+        memory_gib_in_use: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_version", b"agent_version", "checkpoint_directory_id", b"checkpoint_directory_id", "checkpoints", b"checkpoints", "checkpoints_age_s", b"checkpoints_age_s", "containment", b"containment", "detail", b"detail", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "gpus_in_use", b"gpus_in_use", "heartbeat_age_s", b"heartbeat_age_s", "images", b"images", "jobs", b"jobs", "node_id", b"node_id", "sees_checkpoints", b"sees_checkpoints", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_version", b"agent_version", "checkpoint_directory_id", b"checkpoint_directory_id", "checkpoints", b"checkpoints", "checkpoints_age_s", b"checkpoints_age_s", "containment", b"containment", "cpus", b"cpus", "cpus_in_use", b"cpus_in_use", "detail", b"detail", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "gpus_in_use", b"gpus_in_use", "heartbeat_age_s", b"heartbeat_age_s", "images", b"images", "jobs", b"jobs", "memory_gib", b"memory_gib", "memory_gib_in_use", b"memory_gib_in_use", "node_id", b"node_id", "sees_checkpoints", b"sees_checkpoints", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -259,18 +259,21 @@ def test_an_agent_knows_all_options_that_a_job_can_need() -> None:
     assert set(OF_AGENTS) == set(FEATURES)
 
 
+NEW = ("co_located", "cpus-per-gpu", "memory-per-gpu")  # features of agents that announce them
+
+
 def test_an_agent_lacks_what_it_does_not_announce() -> None:
     hello = Hello(NodeId("n0"), "here", "v100", 1, "127.0.0.1")
 
     assert set(hello.lacks) == set(FEATURES), "it is older than all of them"
-    assert replace(hello, images="no: there is none").lacks == ("co_located",), "newer than all others"
+    assert replace(hello, images="no: there is none").lacks == NEW, "newer than all others"
     assert replace(hello, images="podman 5", features=frozenset(FEATURES) - {"time"}).lacks == ("time",)
 
 
 def test_an_agent_that_announces_nothing_lacks_features_that_came_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gavelpy.runtime.daemon.nodes.registry.FEATURES", {**FEATURES, "later": bool})
 
-    assert Hello(NodeId("n0"), "here", "v100", 1, "127.0.0.1", images="podman 5").lacks == ("co_located", "later")
+    assert Hello(NodeId("n0"), "here", "v100", 1, "127.0.0.1", images="podman 5").lacks == (*NEW, "later")
 
 
 def test_a_job_that_an_old_agent_would_run_without_its_container_waits_for_a_newer_agent(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ orphans of its job (PR_SET_CHILD_SUBREAPER), and the agent those of shims that w
 started after the shim is killed with the shim's lease. This works only for the agent that started the shim.
 
 Memory and processes can be limited per GPU of a lease, and CPUs are divided in proportion to GPUs when they are short.
+A job that declares CPU cores or memory is limited to them.
 Each controller (`memory`, `pids`, `cpu`) is in version 2's hierarchy or in one of version 1; both work. Version 2
 enables controllers only below a group without processes of its own, so the agent must be in a group below: by
 `DelegateSubgroup=gavel-agent` in its unit or, with an older systemd or in a scope (`systemd-run --scope -p
@@ -37,6 +38,17 @@ _OPTIONS: Final = {"memory": "memory_bytes_per_gpu", "pids": "processes_per_gpu"
 _PREFIX: Final = "gavel-"
 _PROBE: Final = "probe"
 _PROBE_S: Final = 5.0
+_GIB: Final = 1 << 30
+_PERIOD_US: Final = 100_000  # of CPU quotas, the kernel's default
+_QUOTA_MIN_US: Final = 1_000
+
+
+@dataclass(frozen=True)
+class JobNeeds:
+    """What a job declares for each GPU; 0 = nothing."""
+
+    cpus: float = 0.0
+    memory_gib: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -65,15 +77,20 @@ class Containment:
         """The directory of a lease's group; empty = none."""
         return f"{self.root}/{cgroups.group_name(lease)}" if self.root else ""
 
-    def limit_groups_of(self, lease: int, gpus: int) -> tuple[str, ...]:
+    def limit_groups_of(self, lease: int, gpus: int, needs: JobNeeds = JobNeeds()) -> tuple[str, ...]:
         """The groups of a lease in other hierarchies, for its limits."""
-        found = {str(Path(file).parent) for file in self.limits_of(lease, gpus)}
+        found = {str(Path(file).parent) for file in self.limits_of(lease, gpus, needs)}
         return tuple(sorted(found - {self.group_of(lease)}))
 
-    def limits_of(self, lease: int, gpus: int) -> dict[str, str]:
-        """The limits of a lease, by file."""
-        values = {"memory": self.limits.memory_bytes * gpus, "pids": self.limits.processes * gpus, "cpu": gpus}
+    def limits_of(self, lease: int, gpus: int, needs: JobNeeds = JobNeeds()) -> dict[str, str]:
+        """The limits of a lease, by file; of two limits of its memory, the smaller one."""
+        memory = [limit for limit in (self.limits.memory_bytes, int(needs.memory_gib * _GIB)) if limit]
+        values = {"memory": min(memory, default=0) * gpus, "pids": self.limits.processes * gpus, "cpu": gpus}
         found = {}
+        if needs.cpus and "cpu" in self.limiters:
+            version, root = self.limiters["cpu"]
+            file, text = _quota(version, needs.cpus * gpus)
+            found[f"{root}/{cgroups.group_name(lease)}/{file}"] = text
         for controller, (version, root) in self.limiters.items():
             if value := values[controller]:
                 file, text = _setting(controller, version, value)
@@ -136,6 +153,12 @@ def _setting(controller: str, version: str, value: int) -> tuple[str, str]:
     return "pids.max", str(value)
 
 
+def _quota(version: str, cpus: float) -> tuple[str, str]:
+    """The file of a limit of CPU time, and its content."""
+    quota = max(int(cpus * _PERIOD_US), _QUOTA_MIN_US)
+    return ("cpu.max", f"{quota} {_PERIOD_US}") if version == CGROUP_2 else ("cpu.cfs_quota_us", str(quota))
+
+
 def _limiters(root: Path, kind: str, mounts: str, own: str) -> Iterator[tuple[str, tuple[str, str]]]:
     """The controllers that can limit leases: version and directory of their groups, by name."""
     if kind == CGROUP_2:
@@ -178,6 +201,18 @@ def _places(mounts: str, own: str) -> Iterator[tuple[str, Path]]:
             )
     for wanted in _CONTROLLERS:
         yield from _version_1(mounts, own, wanted)
+
+
+def group_directories(mounts: str, own: str, controller: str) -> Iterator[tuple[str, Path]]:
+    """The mount point of each hierarchy that may limit this process by a controller, and its group there."""
+    for _, controllers, path in _groups(own):
+        for root, point, kind, _ in _mounted(mounts) if not controllers else ():
+            if kind == "cgroup2":
+                yield point, _below(point, root, path)
+    for _, controllers, path in _groups(own):
+        for root, point, kind, options in _mounted(mounts) if controller in controllers.split(",") else ():
+            if kind == "cgroup" and controller in options.split(","):
+                yield point, _below(point, root, path)
 
 
 def _version_1(mounts: str, own: str, controller: str) -> Iterator[tuple[str, Path]]:

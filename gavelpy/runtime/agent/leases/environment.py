@@ -15,7 +15,7 @@ from gavelpy.runtime import lease_files
 from gavelpy.runtime.accounts import NO_ACCOUNT, Account, environment_of
 from gavelpy.runtime.agent.config import NodeConfig
 from gavelpy.runtime.agent.gpus import Gpus
-from gavelpy.runtime.agent.leases.containment import Containment
+from gavelpy.runtime.agent.leases.containment import Containment, JobNeeds
 from gavelpy.runtime.agent.leases.images import ImageRules
 from gavelpy.runtime.agent.leases.orders import NodeAssignment
 from gavelpy.runtime.snapshots import CODE_DIRECTORY, archive_file
@@ -113,8 +113,8 @@ def launch_of(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnviron
         log_files_max=node.log_files_max,
         silent_start_s=node.silent_start_s,
         cgroup=node.containment.group_of(lease.lease),
-        limit_groups=node.containment.limit_groups_of(lease.lease, len(assignment.gpus)),
-        limits=node.containment.limits_of(lease.lease, len(assignment.gpus)),
+        limit_groups=node.containment.limit_groups_of(lease.lease, len(assignment.gpus), _needs(assignment)),
+        limits=node.containment.limits_of(lease.lease, len(assignment.gpus), _needs(assignment)),
         terminal_away_s=TERMINAL_AWAY_S if assignment.interactive else 0.0,
         software=software_of(assignment, lease, node),
         secrets=assignment.secrets,
@@ -158,10 +158,22 @@ def job_environment(assignment: NodeAssignment, lease: LeaseContext, node: NodeE
     inherited |= environment_of(lease.account) if lease.account else {}
     own = {name: value for name, value in assignment.environment.items() if not name.startswith(RESERVED_PREFIX)}
     if assignment.software.image:  # it has a PATH and the like of its own
-        activated = {"PYTHONUNBUFFERED": "1", **own}
+        activated = {"PYTHONUNBUFFERED": "1", **_threads(assignment), **own}
     else:
-        activated = assignment.software.activate({**_BASE, **inherited, **own})
+        activated = assignment.software.activate({**_BASE, **inherited, **_threads(assignment), **own})
     return {**activated, **_torch(assignment, lease, node), **_gavel(assignment, lease, node)}
+
+
+def _needs(assignment: NodeAssignment) -> JobNeeds:
+    return JobNeeds(assignment.cpus_per_gpu, assignment.memory_gib_per_gpu)
+
+
+def _threads(assignment: NodeAssignment) -> dict[str, str]:
+    """How many CPU cores each rank has, if the job declares any; numerical libraries then start as many threads."""
+    if not assignment.cpus_per_gpu:
+        return {}
+    cpus = assignment.cpus_per_gpu * len(assignment.gpus) / assignment.local_ranks
+    return {"OMP_NUM_THREADS": str(max(int(cpus), 1)), "GAVEL_CPUS": f"{cpus:g}"}
 
 
 def rank_environment(assignment: NodeAssignment, local_rank: int) -> dict[str, str]:

@@ -16,7 +16,10 @@ from gavelpy.runtime.quorum import MEMBERS_MAX, Member, View
 from gavelpy.runtime.wire import agent_pb2, software_pb2
 
 # Options of jobs whose fields this agent knows. The scheduler places no job that needs another one on this node.
-FEATURES: Final = ("co_located", "conda", "image", "pty", "secret", "snapshot", "stall", "time", "venv")
+FEATURES: Final = (
+    "co_located", "conda", "cpus-per-gpu", "image", "memory-per-gpu", "pty", "secret", "snapshot", "stall", "time",
+    "venv",
+)  # fmt: skip
 TEXT_MAX: Final = 1 << 20
 RANKS_MAX: Final = 1 << 16
 SIGNALS_MAX: Final = 64
@@ -62,6 +65,8 @@ class NodeAssignment:
     checkpoint_directory_id: str = ""  # that the scheduler expects on this node; empty = any
     software: Software = OF_NODE
     interactive: bool = False
+    cpus_per_gpu: float = 0.0
+    memory_gib_per_gpu: float = 0.0
 
     @property
     def local_ranks(self) -> int:
@@ -110,7 +115,8 @@ def _software(given: software_pb2.Software) -> Software:
 
 def _check_numbers(launch: agent_pb2.Launch) -> None:
     floats = ("steps_total", "steps_done", "rate_steps_per_s", "resume_steps", "grace_s", "warning_s", "finish_grace_s")
-    for name in (*floats, "checkpoint_every_s", "steps_max", "time_left_s", "stall_s"):
+    others = ("checkpoint_every_s", "steps_max", "time_left_s", "stall_s", "cpus_per_gpu", "memory_gib_per_gpu")
+    for name in (*floats, *others):
         value = getattr(launch, name)
         if not math.isfinite(value) or not 0 <= value <= 1e15:
             raise RemoteViolation(f"{name} must be in [0, 1e15], got {value!r}")

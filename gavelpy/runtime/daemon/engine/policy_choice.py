@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gavelpy.errors import InvalidInput
 from gavelpy.mechanism.events import PolicyChanged
 from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.model.job import JobSpec
 from gavelpy.model.problem import BlindView
-from gavelpy.policies.base import Policy, planned_over_rounds, policy_named
+from gavelpy.policies.base import Policy, ProblemInput, planned_over_rounds, policy_named, uses_of
 from gavelpy.policies.policy_file import is_in_file
+from gavelpy.runtime.daemon.job_history import name_of
 from gavelpy.simulator.settings import Costs
 
 TURN_S = Costs().turn_s  # cost of a start and a stop of a job, for policies that plan with it
@@ -59,6 +61,16 @@ class PolicyChoice:
     def after(self, event: PolicyChanged) -> PolicyChoice:
         """The choice after an event."""
         return replace(self, name=event.policy, parameters=event.parameters, blind=event.blind)
+
+    def refuse_needs(self, specs: Iterable[JobSpec]) -> None:
+        """Raises InvalidInput if one of these jobs declares CPU cores or memory and the policy does not count them."""
+        needy = [spec for spec in specs if spec.cpus_per_gpu or spec.memory_gib_per_gpu]
+        if needy and ProblemInput.RESOURCES not in (uses_of(self.policy) or ()):
+            name = "cpus_per_gpu" if needy[0].cpus_per_gpu else "memory_gib_per_gpu"
+            raise InvalidInput(
+                f"{name} must be 0 with the policy {self.name}, which does not count CPU cores and memory "
+                f"(`gavel policies`), got {getattr(needy[0], name):g} of job {name_of(needy[0].id)!r}"
+            )
 
     @property
     def event(self) -> PolicyChanged:

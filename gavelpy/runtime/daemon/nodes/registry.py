@@ -16,6 +16,7 @@ from pathlib import Path
 
 from gavelpy.mechanism.events import DirectorySeen, NodeJoined
 from gavelpy.mechanism.gpus import CLUSTERS, GpuPool
+from gavelpy.mechanism.node_resources import amounts_of
 from gavelpy.model.job import FEATURES, NodeId
 
 _PROC = Path("/proc")
@@ -77,6 +78,8 @@ class Hello:
     state_directory: str = ""  # of an agent on the scheduler's host; empty = not sent
     peer_address: str = ""  # for other agents; empty = it does not answer them
     features: frozenset[str] = frozenset()  # options of jobs that the agent announces; empty = it announces none
+    cpus: float = 0.0  # that jobs may use; 0 = not known; the same of the memory
+    memory_gib: float = 0.0
 
     @property
     def lacks(self) -> tuple[str, ...]:
@@ -185,8 +188,9 @@ class Node:
         uses = self.uses_clusters_directory(cluster_id, is_known=is_known)
         lacks, agent = hello.lacks, f"gavelpy {hello.agent_version}" if hello.agent_version else ""
         return NodeJoined(
-            hello.node_id, hello.gpu_type, hello.gpu_count, uses, hello.identity, lacks, agent if lacks else ""
-        )
+            hello.node_id, hello.gpu_type, hello.gpu_count, uses, hello.identity, lacks, agent if lacks else "",
+            hello.cpus, hello.memory_gib,
+        )  # fmt: skip
 
 
 class NodeRegistry:
@@ -319,8 +323,10 @@ def differs(pool: GpuPool, node: Node, cluster_id: str) -> bool:
 
 
 def has_other_features(pool: GpuPool, node: Node) -> bool:
-    """Whether the agent of a node lacks other features than the core has on record."""
-    return pool.node_lacks[pool.node_row[node.node_id]] != node.hello.lacks
+    """Whether the agent of a node lacks other features, or has other amounts, than the core has on record."""
+    row = pool.node_row[node.node_id]
+    amounts = amounts_of(node.hello.cpus, node.hello.memory_gib)
+    return pool.node_lacks[row] != node.hello.lacks or pool.node_amounts[row] != amounts
 
 
 def directory_seen(pool: GpuPool, node: Node, cluster_id: str) -> DirectorySeen | None:

@@ -12,9 +12,11 @@ import numpy as np
 from gavelpy.errors import NotFound
 from gavelpy.mechanism.gpus import CLUSTERS, NONE
 from gavelpy.mechanism.lifecycle import ALIVE, JobState, NodeState
+from gavelpy.mechanism.node_resources import NO_NEEDS, RESOURCES
 from gavelpy.mechanism.priority_classes import PriorityClass, ranking
 from gavelpy.mechanism.windows import divisions
 from gavelpy.model.arrays import Ints
+from gavelpy.model.configurations import THOUSANDTHS
 from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon.queries.fields import shown
 from gavelpy.runtime.daemon.queries.jobs import JobQueries
@@ -114,6 +116,10 @@ class NodeStatus:
     detail: str
     containment: str
     images: str
+    cpus: float  # CPU cores that jobs may use, 0 = not known
+    cpus_in_use: float  # that jobs with leases declared
+    memory_gib: float
+    memory_gib_in_use: float
 
 
 class ClusterQueries:
@@ -260,7 +266,18 @@ class ClusterQueries:
             detail="; ".join(filter(None, (pool.node_reserved[row] or self._division(row), _detail(node)))),
             containment=node.hello.containment if node is not None else "",
             images=node.hello.images if node is not None else "",
+            **self._amounts(row, held, pool.beside[here]),
         )
+
+    def _amounts(self, row: int, held: Ints, beside: Ints) -> dict[str, float]:
+        """CPU cores and memory of the node in that row, whose GPUs these jobs hold; -1 = none."""
+        core = self._scheduler.core
+        needs = [core.jobs.needs.get(job, NO_NEEDS) for job in (*held.tolist(), *beside.tolist())]
+        found = {}
+        for r, name in enumerate(RESOURCES):
+            found[name] = core.pool.node_amounts[row][r] / THOUSANDTHS
+            found[f"{name}_in_use"] = sum(need[r] for need in needs) / THOUSANDTHS
+        return found
 
     def _gpus_of(self, row: int) -> Ints:
         """GPUs of the node in that row, by binary search if GPUs are in order of their nodes."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from gavelpy.errors import RemoteViolation
 from gavelpy.mechanism.accept import DIRECTORY_ID
 from gavelpy.mechanism.events import FailureClass, Outcome
-from gavelpy.model.job import JobKind, JobSpec, NodeId
+from gavelpy.model.job import AMOUNT_MAX, JobKind, JobSpec, NodeId
 from gavelpy.runtime.daemon.job_history import name_of
 from gavelpy.runtime.daemon.leases.lease import Order, PartReport, Phase, Wish
 from gavelpy.runtime.daemon.nodes.registry import Hello, Node, ReportedDirectory, ReportedState
@@ -109,7 +109,15 @@ def hello_of(node: agent_pb2.Node) -> Hello:
         state_directory=directory,
         peer_address=node.peer_address,
         features=frozenset(node.features),
+        cpus=_amount("cpus", node.cpus),
+        memory_gib=_amount("memory_gib", node.memory_gib),
     )
+
+
+def _amount(field: str, value: float) -> float:
+    if not 0 <= value <= AMOUNT_MAX:
+        raise RemoteViolation(f"{field} must be in [0, {AMOUNT_MAX:g}], got {value!r}")
+    return value
 
 
 def _identity_key(key: str) -> str:
@@ -205,6 +213,8 @@ def order_message(
                 checkpoint_every_s=spec.checkpoint_every_s,
                 time_left_s=start.time_left_s,
                 stall_s=spec.stall_s,
+                cpus_per_gpu=spec.cpus_per_gpu,
+                memory_gib_per_gpu=spec.memory_gib_per_gpu,
                 checkpoint_directory_id=start.directory,
                 software=software_pb2.Software(**vars(spec.software)),
                 interactive=spec.kind is JobKind.INTERACTIVE,

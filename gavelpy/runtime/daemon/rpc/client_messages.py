@@ -59,6 +59,8 @@ def description_message(spec: JobSpec) -> pb.JobDescription:
         time_s=spec.time_s,
         stall_s=spec.stall_s,
         gpu_memory_gib=spec.gpu_memory_gib,
+        cpus_per_gpu=spec.cpus_per_gpu,
+        memory_gib_per_gpu=spec.memory_gib_per_gpu,
         gpu_types=spec.gpu_types,
         nodes=spec.nodes,
         exclude=spec.exclude,

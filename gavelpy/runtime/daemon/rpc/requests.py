@@ -141,6 +141,8 @@ def _job_spec(field: str, job: client_pb2.JobDescription, owner: str) -> JobSpec
         time_s=number(f"{field}.time_s", job.time_s),
         stall_s=number(f"{field}.stall_s", job.stall_s),
         gpu_memory_gib=number(f"{field}.gpu_memory_gib", job.gpu_memory_gib),
+        cpus_per_gpu=number(f"{field}.cpus_per_gpu", job.cpus_per_gpu),
+        memory_gib_per_gpu=number(f"{field}.memory_gib_per_gpu", job.memory_gib_per_gpu),
         gpu_types=_gpu_types(f"{field}.gpu_types", job),
         nodes=_nodes(f"{field}.nodes", job.nodes),
         exclude=_nodes(f"{field}.exclude", job.exclude),
