@@ -149,10 +149,11 @@ def parse_config(text: str, file: str = "") -> Config:
         text = "must be false where no [gpu_types.NAME] has memory_gib: jobs share a GPU only if both fit"
         raise source.complaint("mechanism", "packing", f"mechanism.packing {text}, got true")
     config = Config(**sections, mechanism_given=frozenset(document.get("mechanism", {})), path=file)
-    try:
-        check_exposure(config.scheduler.listen, config.security)
-    except InvalidInput as error:
-        raise source.complaint("scheduler", "listen", error.args[0]) from None
+    for field in ("listen", *(["web_listen"] if config.scheduler.web_listen else [])):
+        try:
+            check_exposure(getattr(config.scheduler, field), config.security, field)
+        except InvalidInput as error:
+            raise source.complaint("scheduler", field, error.args[0]) from None
     if config.standby.enabled and not config.scheduler.journal.startswith("postgresql"):
         text = (
             "standby.enabled needs scheduler.journal = 'postgresql://...': a file has one scheduler at a time, on its"

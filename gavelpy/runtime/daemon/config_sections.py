@@ -36,6 +36,7 @@ class ServerSettings(Section, frozen=True, kw_only=True):
     state_directory: str
     listen: str = "127.0.0.1:7077"  # gRPC, for clients and agents
     http_listen: str = "127.0.0.1:7078"  # metrics and health; "" = none
+    web_listen: str = ""  # the web page and its JSON; "" = none
     journal: str = ""  # URL of a database; "" = SQLite in the state directory
     journal_backups: int = 2  # number of backups of a SQLite journal; 0 = none
     journal_backup_directory: str = ""  # "" = the directory of the journal

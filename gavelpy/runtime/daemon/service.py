@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,7 @@ DIRECTORY_MODE = 0o700
 MARK_S = 5.0  # time limit of the checkpoint directory at the start; the scheduler starts without an answer, too
 MARK_AGAIN_S = 60.0
 WAKE_UPS_AT_ONCE = 4_096
+WEB_PAGE = "gavelpy.runtime.daemon.web.page"  # imported where it is configured: aiohttp takes long
 HAND_OVER_GRACE_S = 0.3  # for pending calls, while a standby waits
 
 
@@ -72,6 +74,7 @@ class Service:
         self.scheduler = Scheduler(config, store, recovered)
         self.port = 0
         self.http_port = 0
+        self.web_port = 0
         self._stop = asyncio.Event()
         self._is_marking_late = False
         self._reloads: set[asyncio.Task[None]] = set()
@@ -92,7 +95,7 @@ class Service:
         tasks = {running, stopping}
         if leading is not None:
             tasks.add(handing_over := asyncio.create_task(leading))
-        http = None
+        http, page = None, None
         try:
             await _until(scheduler.is_ready.wait(), running)
             self.port = await server.start()
@@ -102,13 +105,16 @@ class Service:
             if self.config.scheduler.http_listen:
                 http = await asyncio.to_thread(HttpServer, self._metrics, self._unready)  # imports for long
                 self.http_port = await http.start(self.config.scheduler.http_listen)
+            if self.config.scheduler.web_listen:
+                page = (await asyncio.to_thread(import_module, WEB_PAGE)).WebPage(scheduler)
+                self.web_port = await page.start()
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             if leading is None or stopping.done():
                 sd_notify("STOPPING=1")
             await server.stop(STOP_GRACE_S if leading is None else HAND_OVER_GRACE_S)
-            if http is not None:
-                await http.stop()
+            for one in filter(None, (page, http)):
+                await one.stop()
             await scheduler.stop()
             for task in (*(tasks - {running}), watching, marking, notifying):
                 task.cancel()

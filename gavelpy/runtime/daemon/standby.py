@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from importlib import import_module
 from typing import TypeVar
 
 from gavelpy import __version__
@@ -36,6 +37,7 @@ FOLLOW_AGAIN_S = 10.0  # after the journal could not be followed
 AGAIN_S = 0.5  # after the database failed
 BEATS_A_LEASE = 4
 LEASES_UNKNOWN = 2  # without a renewal, after which a leader stops
+WEB_SERVER = "gavelpy.runtime.daemon.web.server"  # imported where it is configured: aiohttp takes long
 Answer = TypeVar("Answer")
 
 
@@ -101,12 +103,16 @@ class StandbyScheduler:
     async def run(self, stopping: asyncio.Event) -> tuple[EventStore, Recovered] | None:
         """The journal and the state to lead with; None if stopped before."""
         server = StandbyServer(self.config, lambda: self.leader.address)
-        http = None
+        http, page = None, None
         await server.start()
         try:
             if self.config.scheduler.http_listen:
                 http = await asyncio.to_thread(HttpServer, self._metrics, self._unready)
                 await http.start(self.config.scheduler.http_listen)
+            if self.config.scheduler.web_listen:
+                web = await asyncio.to_thread(import_module, WEB_SERVER)
+                page = web.WebServer(self.config, web.standby_routes(lambda: self.leader.address))
+                await page.start()
             sd_notify("READY=1")
             while not stopping.is_set():
                 found = await self._in_thread(self._look)
@@ -116,8 +122,8 @@ class StandbyScheduler:
                     await asyncio.wait_for(stopping.wait(), LOOK_S)
         finally:
             await server.stop()
-            if http is not None:
-                await http.stop()
+            for one in filter(None, (page, http)):
+                await one.stop()
             self._thread.shutdown(wait=True)
         self._leave()
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -39,13 +40,13 @@ class SecuritySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         return bool(self.tls_certificate)
 
 
-def check_exposure(listen: str, settings: SecuritySettings) -> None:
-    """Raises InvalidInput unless `listen` may be opened under these settings."""
+def check_exposure(listen: str, settings: SecuritySettings, field: str = "listen") -> None:
+    """Raises InvalidInput unless `listen`, the value of a field, may be opened under these settings."""
     if bool(settings.tls_certificate) != bool(settings.tls_key):
         raise InvalidInput("security.tls_certificate and security.tls_key must both be given or neither")
     if settings.tls_client_ca and not settings.tls_certificate:
         raise InvalidInput("security.tls_client_ca needs security.tls_certificate and security.tls_key")
-    if is_loopback(listen):
+    if is_loopback(listen, field):
         return
     missing = [
         *(["TLS (security.tls_certificate, security.tls_key)"] if not settings.has_tls else []),
@@ -53,19 +54,19 @@ def check_exposure(listen: str, settings: SecuritySettings) -> None:
     ]
     if missing:
         raise InvalidInput(
-            f"listen = {listen!r} is open to the network and needs {' and '.join(missing)}: otherwise every host "
+            f"{field} = {listen!r} is open to the network and needs {' and '.join(missing)}: otherwise every host "
             "of the network could run any command on all nodes; without them only loopback (127.0.0.1, ::1, localhost, "
             "unix:) is allowed"
         )
 
 
-def is_loopback(listen: str) -> bool:
+def is_loopback(listen: str, field: str = "listen") -> bool:
     """Whether an address (HOST:PORT, [IPv6]:PORT or unix:PATH) is reachable from this host only."""
     if listen.startswith(("unix:", "unix-abstract:")):
         return True
     host, colon, port = listen.rpartition(":")
     if not colon or not (port.isascii() and port.isdecimal() and int(port[:6]) <= 65_535):
-        raise InvalidInput(f"listen must be HOST:PORT, [IPv6]:PORT or unix:PATH, got {listen[:200]!r}")
+        raise InvalidInput(f"{field} must be HOST:PORT, [IPv6]:PORT or unix:PATH, got {listen[:200]!r}")
     if host == "localhost":
         return True
     try:
@@ -84,6 +85,27 @@ def server_credentials(settings: SecuritySettings) -> grpc.ServerCredentials | N
     certificate = pem_file("security.tls_certificate", settings.tls_certificate)
     authority = pem_file("security.tls_client_ca", settings.tls_client_ca) if settings.tls_client_ca else None
     return grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=authority is not None)
+
+
+def tls_context(settings: SecuritySettings) -> ssl.SSLContext | None:
+    """The same certificates for a port without gRPC; None = no TLS. Raises InvalidInput for unreadable files."""
+    if not settings.has_tls:
+        return None
+    for field in ("tls_key", "tls_certificate", *(["tls_client_ca"] if settings.tls_client_ca else [])):
+        pem_file(f"security.{field}", getattr(settings, field))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(_file(settings.tls_certificate), _file(settings.tls_key))
+        if settings.tls_client_ca:
+            context.load_verify_locations(_file(settings.tls_client_ca))
+            context.verify_mode = ssl.CERT_REQUIRED
+    except ssl.SSLError as error:
+        raise InvalidInput(f"security.tls_certificate and security.tls_key must belong together: {error}") from None
+    return context
+
+
+def _file(path: str) -> Path:
+    return Path(path).expanduser()
 
 
 def channel_credentials(tls_ca: str, tls_certificate: str, tls_key: str) -> grpc.ChannelCredentials:

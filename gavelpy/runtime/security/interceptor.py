@@ -73,18 +73,21 @@ class Door(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in 
 
     def admit(self, method: str, authorization: str) -> Caller:
         """The caller; raises Refusal if it is unknown or lacks the role."""
-        identity = self._verifier.caller(authorization, time.time())
-        if identity is None:
-            problem = "the token is unknown or has expired" if authorization else "no token was sent"
-            raise Refusal(grpc.StatusCode.UNAUTHENTICATED, f"{problem}; an operator creates one: gavel token create")
-        operation = OPERATIONS.get(method)
-        if not identity.is_sole and (operation is None or not identity.may(operation)):
-            roles = " or ".join(sorted(ROLES[operation])) if operation is not None else "no role"
-            raise Refusal(
-                grpc.StatusCode.PERMISSION_DENIED,
-                f"{method.rpartition('/')[2]} requires the role {roles}; the token is of a {identity.role}",
-            )
-        return identity
+        return admitted(self._verifier, authorization, OPERATIONS.get(method), method.rpartition("/")[2])
+
+
+def admitted(verifier: Verifier, authorization: str, operation: Operation | None, name: str) -> Caller:
+    """The caller of an operation (None = one that no role may call); raises Refusal if unknown or without the role."""
+    identity = verifier.caller(authorization, time.time())
+    if identity is None:
+        problem = "the token is unknown or has expired" if authorization else "no token was sent"
+        raise Refusal(grpc.StatusCode.UNAUTHENTICATED, f"{problem}; an operator creates one: gavel token create")
+    if not identity.is_sole and (operation is None or not identity.may(operation)):
+        roles = " or ".join(sorted(ROLES[operation])) if operation is not None else "no role"
+        raise Refusal(
+            grpc.StatusCode.PERMISSION_DENIED, f"{name} requires the role {roles}; the token is of a {identity.role}"
+        )
+    return identity
 
 
 def _authorization(details: grpc.HandlerCallDetails) -> str:

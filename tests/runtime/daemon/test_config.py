@@ -98,6 +98,11 @@ def test_every_section_is_read() -> None:
         (LEAST + 'name = "a b"\n', "f.toml:3: scheduler.name must be 1 to 63 letters, digits, .* got 'a b'"),
         (LEAST + 'listen = "0.0.0.0:7077"\n', "f.toml:3: listen = '0.0.0.0:7077' is open to the network and needs TLS"),
         (LEAST + 'http_listen = "0.0.0.0:1"\n', "f.toml:3: scheduler.http_listen must be on loopback, got '0.0.0.0:1'"),
+        (
+            LEAST + 'web_listen = "0.0.0.0:1"\n',
+            "f.toml:3: web_listen = '0.0.0.0:1' is open to the network and needs TLS",
+        ),
+        (LEAST + 'web_listen = "here"\n', "f.toml:3: web_listen must be HOST:PORT, .* got 'here'"),
         (LEAST + 'http_listen = "here"\n', "f.toml:3: scheduler.http_listen must be HOST:PORT .* got 'here'"),
         (LEAST + 'journal = "mysql://a:secret@b"\n', "f.toml:3: scheduler.journal must begin with .* got 'mysql'$"),
         (LEAST + '[policy]\nname = "nosuch"\n', "f.toml:4: policy.name: policy must be one of allox, .* got 'nosuch'"),

@@ -1,6 +1,7 @@
 """Answers queries of clients about jobs, nodes and events with plain values: no gRPC and no protobuf.
 
 jobs        which jobs a caller may see, lookup, pages, warnings
+job_table   pages of jobs, filtered and sorted
 job_status  the status of jobs for people
 cluster     policy, round, GPUs by type, nodes
 explain     one job in detail, and forecasts of jobs that are not submitted yet

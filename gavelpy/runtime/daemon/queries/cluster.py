@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gavelpy.runtime.daemon.scheduler import Scheduler
 
 _JOBS_SHOWN = 1_000
+FREE, HIDDEN_JOB = -1, -2  # in place of the number of a job
 _NODE_STATES = {NodeState.UP: "up", NodeState.DRAINING: "draining", NodeState.LOST: "lost"}
 
 
@@ -278,6 +279,17 @@ class ClusterQueries:
             found[name] = core.pool.node_amounts[row][r] / THOUSANDTHS
             found[f"{name}_in_use"] = sum(need[r] for need in needs) / THOUSANDTHS
         return found
+
+    def gpu_jobs(self, row: int, caller: Caller) -> list[int]:
+        """The job on each GPU of the node in that row: FREE, or HIDDEN_JOB if the caller may not see it."""
+        pool, ids = self._scheduler.core.pool, self._scheduler.core.jobs.ids
+        here = self._gpus_of(row)
+        rows = pool.job[here[pool.present[here]]]
+        shown = {FREE: FREE}
+        for held in np.unique(rows[rows != NONE]).tolist():
+            job = ids.serial(held)
+            shown[held] = job if self._jobs.may_see(caller, job) else HIDDEN_JOB
+        return [shown[held] for held in rows.tolist()]
 
     def _gpus_of(self, row: int) -> Ints:
         """GPUs of the node in that row, by binary search if GPUs are in order of their nodes."""

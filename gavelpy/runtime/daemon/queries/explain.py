@@ -144,11 +144,14 @@ class Explainer:
         """Ends forecasts that are being computed."""
         await self._outlooks.close()
 
-    async def explain(self, job: int, *, shows_environment: bool = False) -> JobExplanation:
-        """Explains the state of one job, with the values of its variables if they are to be shown."""
+    async def explain(self, job: int, *, shows_environment: bool = False, forecasts: bool = True) -> JobExplanation:
+        """Explains the state of one job, with the values of its variables if they are to be shown.
+
+        With `forecasts` it may take seconds: see `Outlooks`.
+        """
         scheduler = self._scheduler
         start_in_s, finish_in_s, how = _UNKNOWN_S, _UNKNOWN_S, ""
-        if scheduler.core.jobs.by_serial.state[job] <= ALIVE[-1]:
+        if forecasts and scheduler.core.jobs.by_serial.state[job] <= ALIVE[-1]:
             outlook = await self._outlooks.of(
                 job, scheduler.core, scheduler.now_s(), scheduler.choice, self._measured()
             )

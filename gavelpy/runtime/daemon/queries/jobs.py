@@ -123,6 +123,10 @@ class JobQueries:
             self._of_owner.setdefault(spec.owner, []).append(job)
         self._seen = jobs.count
 
+    def states(self, jobs: Ints) -> Ints:
+        """State of each job as a PublicState, (K,)."""
+        return self._statuses.states(jobs)
+
     def statuses(self, jobs: Sequence[int] | Ints) -> list[JobStatus]:
         """The status of these jobs. Many take long: call it in pieces."""
         return self._statuses.of(jobs)

@@ -20,11 +20,11 @@ import numpy as np
 
 from gavelpy.errors import RemoteViolation
 from gavelpy.journal.archive_tables import PastJob
-from gavelpy.mechanism.eligibility import Hold
 from gavelpy.mechanism.events import NO_INTS
 from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.mechanism.windows import Window
 from gavelpy.model.arrays import Ints
+from gavelpy.runtime.daemon.changes import hold, release, set_policy
 from gavelpy.runtime.daemon.engine.forecast import Forecaster
 from gavelpy.runtime.daemon.job_history import name_of
 from gavelpy.runtime.daemon.notifier import check_notify
@@ -53,7 +53,7 @@ from gavelpy.runtime.daemon.rpc.client_messages import (
 from gavelpy.runtime.daemon.rpc.requests import KEY, NAME, NAME_ALLOWED, JobReader
 from gavelpy.runtime.daemon.rpc.tunnels import PORT_MAX
 from gavelpy.runtime.daemon.scheduler import NodeAction, Scheduler
-from gavelpy.runtime.security.identity import Caller, Refusal, caller
+from gavelpy.runtime.security.identity import Refusal, caller
 from gavelpy.runtime.wire import client_pb2 as pb
 from gavelpy.runtime.wire import client_pb2_grpc
 
@@ -74,8 +74,6 @@ _ACTIONS = {
     pb.NODE_WISH_LOST: NodeAction.LOST,
 }
 _CHANGES = frozenset({pb.JOB_CHANGE_HOLD, pb.JOB_CHANGE_RELEASE, pb.JOB_CHANGE_REQUEUE, pb.JOB_CHANGE_PRIORITY})
-_ROUND_S_MIN, _ROUND_S_MAX = 1.0, 86_400.0
-_PARAMETERS_CHARACTERS_MAX = 10_000
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -205,9 +203,7 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
         is_lasting = request.change in (pb.JOB_CHANGE_HOLD, pb.JOB_CHANGE_RELEASE)
         require(is_lasting or not past, "jobs", "not over", ", ".join(job.name for job in past))
         if request.change == pb.JOB_CHANGE_HOLD:
-            specs = self._scheduler.core.jobs.by_serial.specs
-            others = [job for job in jobs if specs[job].owner != client.name] if not client.is_sole else []
-            await self._scheduler.hold(jobs, by_admin=others)
+            await hold(self._scheduler, client, jobs)
         elif request.change == pb.JOB_CHANGE_REQUEUE:
             self._jobs.check_requeue(jobs, force=request.force)
             await self._scheduler.requeue(jobs)
@@ -217,8 +213,7 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
             priority = text("priority", request.priority)
             await self._scheduler.change_priority(jobs, priority, by_admin=client.is_admin)
         else:
-            self._check_release(jobs, client)
-            await self._scheduler.release(jobs, by_admin=client.is_admin)
+            await release(self._scheduler, client, jobs)
         answer = pb.ChangeJobsResponse()
         for status in self._jobs.statuses(jobs):
             answer.jobs.add(job=job_message(status), note=hold_note(status) if is_lasting else "")
@@ -286,13 +281,7 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
 
     async def SetPolicy(self, request: pb.SetPolicyRequest, context: Context) -> pb.SetPolicyResponse:
         """Changes policy or round length, and returns the cluster when that is durable."""
-        policy = text("policy", request.policy)
-        most = _PARAMETERS_CHARACTERS_MAX
-        parameters = text("policy_parameters", request.policy_parameters, characters_max=most)
-        if request.round_s:
-            allowed = f"in [{_ROUND_S_MIN:g}, {_ROUND_S_MAX:g}], or 0 = as it is"
-            require(_ROUND_S_MIN <= request.round_s <= _ROUND_S_MAX, "round_s", allowed, request.round_s)
-        await self._scheduler.set_policy(policy, parameters, request.round_s)
+        await set_policy(self._scheduler, request.policy, request.policy_parameters, request.round_s)
         return pb.SetPolicyResponse(cluster=cluster_message(self._cluster.cluster()))
 
     async def GetUsage(self, request: pb.GetUsageRequest, context: Context) -> pb.GetUsageResponse:
@@ -352,13 +341,6 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
             check_notify(self._scheduler.config.notifications, specs[-1])
             await _give_way(row)
         return specs
-
-    def _check_release(self, jobs: Sequence[int], client: Caller) -> None:
-        """Raises Refusal if a user releases a job that an admin holds."""
-        held = [job for job in jobs if self._scheduler.core.jobs.by_serial.hold[job] == Hold.ADMIN]
-        if held and not client.is_admin:
-            text = f"job {held[0]} ({self._jobs.name(held[0])}) is held by an admin, and only an admin can release it"
-            raise Refusal(grpc.StatusCode.PERMISSION_DENIED, text)
 
     async def _named(self, names: Sequence[str]) -> tuple[list[pb.Job], Ints]:
         """Jobs without duplicates, in order: messages of past ones, and the numbers of others. Raises NotFound."""

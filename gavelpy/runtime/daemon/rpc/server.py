@@ -43,7 +43,7 @@ class Server:
         self._server = grpc.aio.server(
             interceptors=[
                 Door(verifier_of(config.security.tokens_path)),
-                Budgets(_budget(config.limits)),
+                Budgets(budget_of(config.limits)),
                 WellFormed(),
             ],
             options=[
@@ -104,7 +104,8 @@ def _streams_a_connection(limits: LimitSettings) -> int:
     return STREAMS_A_CONNECTION * (limits.calls_a_user_max + limits.streams_a_user_max)
 
 
-def _budget(limits: LimitSettings) -> Budget:
+def budget_of(limits: LimitSettings) -> Budget:
+    """The limits of calls and streams that are configured."""
     return Budget(
         calls_a_user=limits.calls_a_user_max,
         streams_a_user=limits.streams_a_user_max,
