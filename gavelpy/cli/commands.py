@@ -24,6 +24,7 @@ _COMMANDS = {
     "profile": ("profile:profile", _CLUSTER),
     "init": ("init:init", _CLUSTER),
     "submit": ("submit:submit", _CLUSTER),
+    "spool": ("spool:app", _CLUSTER),
     "run": ("tunnels:run", _CLUSTER),
     "forward": ("tunnels:forward", _CLUSTER),
     "jobs": ("jobs:jobs", _CLUSTER),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +18,7 @@ from gavelpy.cli import job_files as f
 from gavelpy.cli import options as o
 from gavelpy.cli.job_options import refuse_job_options, takes_job_options, template_of
 from gavelpy.cli.output import DASH, Output, as_json, console, duration, echo_json, notify, printable, tabbed
-from gavelpy.errors import InvalidInput
+from gavelpy.errors import InvalidInput, SchedulerUnreachable
 from gavelpy.runtime.snapshots import BYTES_MAX, store_snapshot
 
 if TYPE_CHECKING:
@@ -53,6 +55,15 @@ KeyOption = Annotated[
 ]
 
 
+SpoolOption = Annotated[
+    bool,
+    typer.Option(
+        "--spool",
+        help="If no scheduler answers, keep the jobs on this machine until `gavel spool deliver` submits them.",
+    ),
+]
+
+
 @takes_job_options
 def submit(
     what: WhatArgument,
@@ -61,6 +72,7 @@ def submit(
     dry_run: DryRunOption = False,
     wait: WaitOption = False,
     key: KeyOption = "",
+    spool: SpoolOption = False,
     output: o.OutputOption = Output.TABLE,
     scheduler: c.SchedulerOption = None,
     token_file: c.TokenFileOption = None,
@@ -77,7 +89,10 @@ def submit(
       gavel submit --steps 10000 --image docker.io/pytorch/pytorch:2.5.1-cuda12.4-cudnn9-runtime -- python train.py
       gavel submit --steps 10000 --secret WANDB_API_KEY -- python train.py
       gavel submit jobs.toml --dry-run
+      gavel submit jobs.toml --spool
     """
+    if spool and (dry_run or wait):
+        raise InvalidInput(f"--spool must not be given with {'--dry-run' if dry_run else '--wait'}")
     if all(word.endswith(_FILE_ENDING) for word in what):
         refuse_job_options(description)
         templates = [job for path in what for job in f.read_job_file(Path(path))]
@@ -93,7 +108,27 @@ def submit(
         elif wait:
             _submit_and_wait(client, jobs, key or str(uuid.uuid4()), output)
         else:
-            _show_submitted(client.submit(jobs, key=key), output)
+            _submit(client, jobs, key or str(uuid.uuid4()), output, spools=spool)
+
+
+def _submit(
+    client: Client, jobs: Sequence[client_pb2.JobDescription], key: str, output: Output, *, spools: bool
+) -> None:
+    try:
+        answer = client.submit(jobs, key=key)
+    except SchedulerUnreachable as error:
+        if not spools:
+            raise
+        from gavelpy.runtime.client.spool import spool_of
+        from gavelpy.runtime.wire import client_pb2 as pb
+
+        request = pb.SubmitJobsRequest(idempotency_key=key, jobs=jobs)
+        file = spool_of(os.environ).keep(client.settings.scheduler, request, time.time())
+        notify(f"{error}: {len(jobs):,} jobs are kept in {file}; submit them later: gavel spool deliver")
+        if output is Output.JSON:
+            echo_json({"jobs": [], "repeated_submission": False, "kept_in": str(file)})
+        return
+    _show_submitted(answer, output)
 
 
 def _stored_snapshots(
