@@ -22,6 +22,7 @@ from gavelpy.errors import CallFailed, GavelError, InvalidInput, NotAllowed, Not
 from gavelpy.runtime.addresses import SILENT_S, are_loopback
 from gavelpy.runtime.client.channels import SchedulerChannels
 from gavelpy.runtime.client.settings import ClientSettings
+from gavelpy.runtime.security.exposure import PUSHBACK
 from gavelpy.runtime.wire import client_pb2 as pb
 from gavelpy.runtime.wire import client_pb2_grpc, log_pb2
 
@@ -270,18 +271,21 @@ class Client:
                     answer = method(request, timeout=timeout_s, metadata=self._metadata)
             except grpc.RpcError as error:
                 code, detail = _status(error)
+                wait_s = _wait_s(error)
                 failed_s = began_s + extra_s if code is grpc.StatusCode.DEADLINE_EXCEEDED else time.monotonic()
                 ends_s = min(ends_s, failed_s + patience_s)
                 if self._notify is not None and is_transient(code):
                     ends_s = max(outage_ends_s, failed_s)
                     self._outage_begins(str(error_of(code, detail, self.settings.scheduler)))
-                if not is_transient(code) or time.monotonic() + pause_s >= ends_s:
+                if not (is_transient(code) or wait_s) or time.monotonic() + max(pause_s, wait_s) >= ends_s:
                     raise error_of(code, detail, self.settings.scheduler) from None
             else:
                 self._channel.turns.answered()
                 self._outage_ends()
                 return answer
-            if self._channel.turns.failed():
+            if wait_s:
+                time.sleep(wait_s * random.uniform(1.0, 1.5))
+            elif self._channel.turns.failed():
                 time.sleep(pause_s * random.uniform(0.5, 1.0))
                 pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
@@ -350,6 +354,12 @@ def _brief(detail: str) -> str:
 
 def _status(error: Any) -> tuple[grpc.StatusCode, str]:  # Any: an RpcError that is also a Call, which has no type
     return error.code(), error.details() or ""
+
+
+def _wait_s(error: Any) -> float:  # Any: as above
+    """How long a caller above its limits must wait, by the scheduler's answer; 0 = unknown."""
+    given = dict(error.trailing_metadata() or ()).get(PUSHBACK, "")
+    return int(given) / 1_000 if given.isdecimal() else 0.0
 
 
 def _metadata(settings: ClientSettings) -> list[tuple[str, str]]:

@@ -149,9 +149,10 @@ def parse_config(text: str, file: str = "") -> Config:
         text = "must be false where no [gpu_types.NAME] has memory_gib: jobs share a GPU only if both fit"
         raise source.complaint("mechanism", "packing", f"mechanism.packing {text}, got true")
     config = Config(**sections, mechanism_given=frozenset(document.get("mechanism", {})), path=file)
-    for field in ("listen", *(["web_listen"] if config.scheduler.web_listen else [])):
+    for field in ("listen", "agents_listen", "web_listen"):
         try:
-            check_exposure(getattr(config.scheduler, field), config.security, field)
+            if field == "listen" or getattr(config.scheduler, field):
+                check_exposure(getattr(config.scheduler, field), config.security, field)
         except InvalidInput as error:
             raise source.complaint("scheduler", field, error.args[0]) from None
     if config.standby.enabled and not config.scheduler.journal.startswith("postgresql"):

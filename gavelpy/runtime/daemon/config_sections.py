@@ -35,6 +35,7 @@ class ServerSettings(Section, frozen=True, kw_only=True):
     name: str = "gavel"
     state_directory: str
     listen: str = "127.0.0.1:7077"  # gRPC, for clients and agents
+    agents_listen: str = ""  # for agents, which then cannot connect to `listen`; "" = `listen`
     http_listen: str = "127.0.0.1:7078"  # metrics and health; "" = none
     web_listen: str = ""  # the web page and its JSON; "" = none
     journal: str = ""  # URL of a database; "" = SQLite in the state directory
@@ -177,7 +178,12 @@ class LimitSettings(Section, frozen=True):
     calls_an_address_max: int = 2_000
     streams_an_address_max: int = 400
     calls_max: int = 10_000  # of all users, without agents' streams
+    connections_a_user_max: int = 1_000  # with calls in progress
+    connections_an_address_max: int = 2_000
+    requests_a_user_per_s: float = 500.0  # over 10 s; 0 = any
+    requests_an_address_per_s: float = 1_000.0
     connection_idle_s: float = 300.0  # a connection without a call is closed after this
+    keepalive_s: float = 10.0  # a silent peer gets a ping after this, and is closed without an answer in the same time
 
     def __post_init__(self) -> None:
         _in_range("message_bytes_max", self.message_bytes_max, 64 << 10, 256 * MIB)
@@ -185,8 +191,12 @@ class LimitSettings(Section, frozen=True):
         _in_range("jobs_living_max", self.jobs_living_max, 1, 10_000_000)
         _in_range("jobs_living_a_user_max", self.jobs_living_a_user_max, 0, 10_000_000)
         _in_range("weight_max", self.weight_max, 0.0, VALUE_MAX)
-        for name in ("calls_a_user_max", "streams_a_user_max", "calls_an_address_max", "streams_an_address_max"):
-            _in_range(name, getattr(self, name), 1, 100_000)
+        for name in ("calls", "streams", "connections"):
+            for of in ("a_user", "an_address"):
+                _in_range(f"{name}_{of}_max", getattr(self, f"{name}_{of}_max"), 1, 100_000)
+        _in_range("requests_a_user_per_s", self.requests_a_user_per_s, 0.0, 1e6)
+        _in_range("requests_an_address_per_s", self.requests_an_address_per_s, 0.0, 1e6)
+        _in_range("keepalive_s", self.keepalive_s, 1.0, 3_600.0)
         _in_range("calls_max", self.calls_max, 1, 100_000)
         _in_range("connection_idle_s", self.connection_idle_s, 1.0, 86_400.0)
 

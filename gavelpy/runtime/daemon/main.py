@@ -93,6 +93,7 @@ def gavel_scheduler(
 @app.command("check-config")
 def check_config(file: Annotated[Path, typer.Argument(help="The file to check.")]) -> None:
     """Validate a configuration file without starting the scheduler."""
+    from gavelpy.runtime.daemon.capacity import shortages
     from gavelpy.runtime.daemon.config import read_config
     from gavelpy.runtime.daemon.recovery import configured_choice
     from gavelpy.runtime.security.exposure import server_credentials
@@ -103,6 +104,8 @@ def check_config(file: Annotated[Path, typer.Argument(help="The file to check.")
     server_credentials(config.security)
     verifier_of(config.security.tokens_path)
     for note in _check_throughputs(config.throughputs):
+        typer.echo(f"warning: {note}", err=True)
+    for note in shortages(config.limits):
         typer.echo(f"warning: {note}", err=True)
     if missing := missing_tokens(config.security.tokens_path):
         typer.echo(f"warning: {missing}", err=True)

@@ -20,6 +20,9 @@ CONNECT_MS_MAX: Final = 5_000
 It does not delay the next attempt. Shorter, and no connection comes about over a slow link or to a busy host.
 """
 
+PUSHBACK: Final = "grpc-retry-pushback-ms"
+"""gRPC's name of the field of a refusal with how long the caller must wait."""
+
 
 class SecuritySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The section [security] of the scheduler's configuration. Paths of files; empty = none."""

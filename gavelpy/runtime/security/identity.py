@@ -78,11 +78,11 @@ ROLES: Mapping[Operation, frozenset[Role]] = {
 
 
 class Refusal(GavelError):
-    """Refuses a call: a gRPC status and a message."""
+    """Refuses a call: a gRPC status, a message, and after how long the same call may succeed; 0 = unknown."""
 
-    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+    def __init__(self, code: grpc.StatusCode, message: str, *, wait_s: float = 0.0) -> None:
         super().__init__(message)
-        self.code = code
+        self.code, self.wait_s = code, wait_s
 
 
 LOCAL_USER = "local"  # the caller without tokens: a scheduler for one user, on loopback

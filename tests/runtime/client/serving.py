@@ -62,10 +62,11 @@ class Serving:
         trouble: str = "",
         images: str = "",
         once: threading.Event | None = None,
+        address: str = "",
     ) -> Callable[[], None]:
         """Joins a node that reports no leases; call the result to end its stream.
 
-        It reports its trouble from the start, or only after `once` is set.
+        It reports its trouble from the start, or only after `once` is set. `address`: empty = that of clients.
         """
         leave = threading.Event()
         node = agent_pb2.Node(
@@ -86,7 +87,7 @@ class Serving:
                 yield agent_pb2.ConnectRequest(sequence=2, clock_s=time.monotonic(), trouble=trouble)
             leave.wait(PATIENCE_S)
 
-        channel = grpc.insecure_channel(self.address)
+        channel = grpc.insecure_channel(address or self.address)
         stub = agent_pb2_grpc.AgentServiceStub(channel)
         call = stub.Connect(messages(), metadata=self.metadata(name))
         next(call)

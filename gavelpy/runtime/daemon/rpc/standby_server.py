@@ -22,7 +22,7 @@ class StandbyServer:
     """Refuses all calls, with the address of the leader, from `start` to `stop`; the health service answers."""
 
     def __init__(self, config: Config, leader: Callable[[], str]) -> None:
-        self._listen = config.scheduler.listen
+        self._listens = [listen for listen in (config.scheduler.listen, config.scheduler.agents_listen) if listen]
         self._credentials = server_credentials(config.security)
         self._server = grpc.aio.server(
             handlers=[_Refusing(leader)],
@@ -38,8 +38,8 @@ class StandbyServer:
         self._health = health
 
     async def start(self) -> int:
-        """Opens the port and returns its number; raises InvalidInput if that fails."""
-        port = opened(self._server, self._listen, self._credentials)
+        """Opens the ports and returns the number of the clients'; raises InvalidInput if that fails."""
+        port, *_ = [opened(self._server, listen, self._credentials) for listen in self._listens]
         for service in ("", *SERVICES):
             await self._health.set(service, health_pb2.HealthCheckResponse.NOT_SERVING)
         await self._server.start()
