@@ -24,8 +24,8 @@ from gavelpy.estimator.probes import (
     value_alone,
     with_probes,
 )
-from gavelpy.mechanism.class_tiers import TiersLeft, joined_answers, part_of
-from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
+from gavelpy.mechanism.class_tiers import TiersLeft, joined_answers, of_jobs, part_of
+from gavelpy.mechanism.commands import EstimateThroughput, SizesOfJobs, SolveAllocation
 from gavelpy.mechanism.events import (
     NO_FLOATS,
     NO_INTS,
@@ -37,10 +37,11 @@ from gavelpy.mechanism.events import (
 from gavelpy.mechanism.gpu_memory import GpuMemory, fit_together
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Floats, Ints
+from gavelpy.model.configurations import with_size_rows
 from gavelpy.model.pairs import with_gaining_pairs
 from gavelpy.model.problem import AllocationProblem, BlindView
 from gavelpy.model.throughput import ThroughputTable
-from gavelpy.policies.base import Policy
+from gavelpy.policies.base import Policy, ProblemInput, uses_of
 from gavelpy.solve.solver import Solver
 
 if TYPE_CHECKING:
@@ -152,8 +153,13 @@ class Engine:
         return joined_answers(question.epoch, answers)
 
     def _solved(self, question: SolveAllocation) -> AllocationSolved | AllocationFailed:
+        if question.sizes is not None and ProblemInput.SIZES not in (uses_of(self.policy) or ()):
+            return self._without_sizes(question, question.sizes)
         began_s = time.process_time()
         full = self._with_pairs(question) if question.packing else question.problem
+        if question.sizes is not None:
+            own = question.sizes
+            full = with_size_rows(full, own.rows, own.gpus.astype(np.float64), own.rate_steps_per_s)
         problem = full if self.blind is None else full.blind_to_type(self.blind)
         try:
             allocation = self.policy.allocate(problem, self.solver)
@@ -164,13 +170,20 @@ class Engine:
         shares = self._shares(question, full, allocation)
         row, gpu_type = np.nonzero(shares.alone)
         pair = np.flatnonzero(shares.together)
+        share, gpus = shares.alone[row, gpu_type], NO_INTS
+        if question.sizes is not None:
+            several = _rounded(np.where(full.fits, allocation.share, 0.0)[-len(question.sizes.rows) :])
+            size, its_type = np.nonzero(several)
+            gpus = np.concatenate([np.rint(full.gpus_asked[row]).astype(np.int64), question.sizes.gpus[size]])
+            row, gpu_type = np.concatenate([row, question.sizes.rows[size]]), np.concatenate([gpu_type, its_type])
+            share = np.concatenate([share, several[size, its_type]])
         self.shadow_prices = dict(zip(problem.gpu_types, allocation.shadow_prices.tolist(), strict=True))
         certificate = allocation.certificate
         return AllocationSolved(
             question.epoch,
             question.jobs[row],
             gpu_type,
-            shares.alone[row, gpu_type],
+            share,
             certificate.objective,
             certificate.gap,
             certificate.path,
@@ -182,6 +195,21 @@ class Engine:
             allocation.again_s,
             allocation.memory,
             *_refused(question, allocation),
+            sizes=gpus,
+        )
+
+    def _without_sizes(self, question: SolveAllocation, sizes: SizesOfJobs) -> AllocationSolved | AllocationFailed:
+        """The answer of a policy that does not use sizes: it refuses the jobs that have several."""
+        problem, refused = question.problem, np.unique(sizes.rows)
+        rows = np.setdiff1d(np.arange(problem.job_count), refused)
+        answer = self._solved(of_jobs(question, rows, problem.member_rate_steps_per_s[rows], problem.capacity))
+        if isinstance(answer, AllocationFailed):
+            return answer
+        why = f"policy {self.policy.name!r} does not use sizes"
+        return replace(
+            answer,
+            refused_jobs=np.concatenate([answer.refused_jobs, question.jobs[refused]]),
+            refused_why=(*answer.refused_why, *([why] * len(refused))),
         )
 
     def estimate(self, question: EstimateThroughput) -> ThroughputEstimated:
@@ -190,16 +218,21 @@ class Engine:
             named = zip(question.jobs.tolist(), question.job_types, question.gpus.tolist(), strict=True)
             keys = [key_of(serial, job_type, gpus) for serial, job_type, gpus in named]
             self._keys.update(zip(question.jobs.tolist(), keys, strict=True))
-            return ThroughputEstimated(question.jobs, self.estimator.rates(keys, question.gpu_types, self.quantile))
+            rates = self.estimator.rates(keys, question.gpu_types, self.quantile)
+            return ThroughputEstimated(question.jobs, rates, _sizes_asked(question))
         rates = np.full((len(question.jobs), len(question.gpu_types)), np.nan)
         for row, key in enumerate(zip(question.job_types, question.gpus.tolist(), strict=True)):
             known = self.throughputs.rates(*key) if self.throughputs is not None else {}
             rates[row] = [known.get(gpu_type, np.nan) for gpu_type in question.gpu_types]
-        return ThroughputEstimated(question.jobs, rates)
+        return ThroughputEstimated(question.jobs, rates, _sizes_asked(question))
 
     def _shares(self, question: SolveAllocation, problem: AllocationProblem, allocation: Allocation) -> Shares:
         """The policy's shares, with time for probes, in multiples of the unit."""
         J, share = problem.job_count, np.where(problem.fits, allocation.share, 0.0)
+        counts = problem.gpu_counts
+        if question.sizes is not None:
+            P = len(share) - len(question.sizes.rows)
+            counts, share = np.maximum(counts - question.sizes.gpus @ share[P:], 0.0), share[:P]
         if len(share) == J and not (self.estimator is not None and self.profile_budget_s > 0):
             return Shares(_rounded(share), NO_PAIRS, NO_INTS, NO_FLOATS)
         pair, pair_type = np.nonzero(share[J:])
@@ -208,16 +241,18 @@ class Engine:
         if self.estimator is not None and self.profile_budget_s > 0:
             probes = self._probes(self.estimator, question, problem, shares, allocation)
             self.profiled.add(question.jobs, probes)
-            shares = with_probes(shares, problem.gpus_asked, problem.gpu_counts, probes, PROBE_SHARE, PAIR_PROBE_SHARE)
+            shares = with_probes(shares, problem.gpus_asked, counts, probes, PROBE_SHARE, PAIR_PROBE_SHARE)
         return replace(shares, alone=_rounded(shares.alone), together=_rounded(shares.together))
 
     def _with_pairs(self, question: SolveAllocation) -> AllocationProblem:
         """The problem with the pairs that gain according to the estimator, else the table."""
         problem = question.problem
         needed_gib = [0.0] * problem.job_count if question.memory is None else question.memory.needed_gib.tolist()
-        kinds = list(zip(_keys_of(question), needed_gib, strict=True))
+        several = set() if question.sizes is None else set(question.sizes.rows.tolist())
+        is_sized = [row in several for row in range(problem.job_count)]  # such jobs share GPUs with no other job
+        kinds = list(zip(_keys_of(question), needed_gib, is_sized, strict=True))
         row = {kind: i for i, kind in enumerate(dict.fromkeys(kinds))}
-        keys = [key for key, _ in row]
+        keys = [key for key, _, _ in row]
         if self.estimator is not None:
             slowdowns = self.estimator.pairs(keys, problem.gpu_types, self.pair_quantile)
         elif self.throughputs is not None:
@@ -225,8 +260,11 @@ class Engine:
         else:
             return problem
         if question.memory is not None:
-            fits = fit_together(np.array([needed for _, needed in row]), question.memory.there_gib)
+            fits = fit_together(np.array([needed for _, needed, _ in row]), question.memory.there_gib)
             slowdowns = np.where(fits, slowdowns, 0.0)
+        if several:
+            is_free = ~np.array([sized for _, _, sized in row])
+            slowdowns = np.where((is_free[:, None] & is_free)[:, :, None], slowdowns, 0.0)
         return with_gaining_pairs(problem, [row[kind] for kind in kinds], slowdowns)
 
     def _probes(
@@ -251,6 +289,8 @@ class Engine:
         gpus = problem.gpus_asked[rows]
         left = np.divide(problem.steps_remaining[rows] * gpus, best, out=np.zeros(len(rows)), where=best > 0)
         is_open = (rate > 0) & problem.is_whole[rows]
+        if question.sizes is not None:  # a job with several sizes is measured as it runs
+            is_open &= ~np.isin(rows, question.sizes.rows)[:, None]
         jobs = Candidates(known.blocks, is_open, gpus, np.minimum(left, LEFT_MAX_S), allocation.shadow_prices)
         pairs = None
         if question.packing:
@@ -287,6 +327,11 @@ class Engine:
         absent = sorted(serial for serial in self._keys if serial not in present)
         for serial in absent[: max(len(absent) - KEYS_SPARE, 0)]:
             del self._keys[serial]
+
+
+def _sizes_asked(question: EstimateThroughput) -> Ints:
+    """The GPUs of each estimate, if some job needs several estimates."""
+    return question.gpus if len(np.unique(question.jobs)) < len(question.jobs) else NO_INTS
 
 
 def _known(prices: Floats) -> Floats:

@@ -82,11 +82,13 @@ LIMITED = 11  # settings: limits of a user, GPU memory of types; of a job: the G
 TEAMED = 11  # settings: teams; of an allocation: marginal values, memory, refused jobs
 ARCHIVED = 11  # jobs that have left for the archive
 RESOURCED = 12  # CPU cores and memory of nodes, and those that jobs need
+SIZED = 12  # jobs with several sizes: of a job, of an allocation, of estimated rates
 NEWEST = 12
 OLDEST = 1  # that can be read
 _LATER = {  # newest version of an event, if above VERSION
-    "AllocationSolved": TEAMED,
-    "JobSubmitted": RESOURCED,
+    "AllocationSolved": SIZED,
+    "ThroughputEstimated": SIZED,
+    "JobSubmitted": SIZED,
     "JobsArchived": ARCHIVED,
     "JobsHeld": ORDERED,
     "ReservationAdded": BOOKED,
@@ -106,7 +108,8 @@ _LATER = {  # newest version of an event, if above VERSION
     "TotalAnnounced": ORDERED,
 }
 _LAST_FIELDS: dict[str, dict[int, int]] = {  # number of last fields that each later version added to an event
-    "AllocationSolved": {PACKED: 3, WARNED: 1, TEAMED: 5},
+    "AllocationSolved": {PACKED: 3, WARNED: 1, TEAMED: 5, SIZED: 1},
+    "ThroughputEstimated": {SIZED: 1},
     "NodeJoined": {NAMED: 1, FEATURED: 2, RESOURCED: 2},
     "NodeDraining": {SAVING: 1},
     "NodeLost": {FORGOTTEN: 1},
@@ -171,6 +174,8 @@ _LATER_OF_JOBS = {  # a job without them needs no version
     "gpu_memory_gib": LIMITED,
     "cpus_per_gpu": RESOURCED,
     "memory_gib_per_gpu": RESOURCED,
+    "sizes": SIZED,
+    "rates_by_size": SIZED,
     "hold": ORDERED,
     "begin_at_s": ORDERED,
     "begin_s": ORDERED,
@@ -209,6 +214,9 @@ def encode(event: Event, now_s: float) -> bytes:
             version = WARNED if event.warning else PACKED if len(event.pair_share) else VERSION
             if len(event.marginal_value) or event.again_s < math.inf or event.memory or event.refused_why:
                 version = TEAMED
+            version = SIZED if len(event.sizes) else version
+        case ThroughputEstimated() if len(event.sizes):
+            version = SIZED
         case JobSubmitted():
             later = [version for field, version in _LATER_OF_JOBS.items() if getattr(event.spec, field)]
             version = max([VERSION, *later])

@@ -36,7 +36,7 @@ from gavelpy.model.job import JobSpec, NodeId, lost_spec
 
 NONE = -1
 _FIRST_ROWS = 64
-_INTS = ("gpus", "type_now", "lease", "preemptions", "migrations")
+_INTS = ("gpus", "gpus_now", "type_now", "lease", "preemptions", "migrations")
 NO_GPUS = np.uint64(0)
 _FEW_GPUS = 8  # for which Python is faster than numpy
 _WORD = 2**64 - 1
@@ -46,7 +46,8 @@ _FLOATS = ("arrival_s", "first_start_s", "finish_s", "cancelled_s", "start_s", "
 class History:
     """Columns per job (row = serial), and an interval per run: an uninterrupted time on the same GPUs."""
 
-    gpus: Ints
+    gpus: Ints  # that the job requested
+    gpus_now: Ints  # of the last lease that started
     type_now: Ints  # GPU type of the running lease, -1 = none
     lease: Ints  # the last one that started
     preemptions: Ints  # times the job was stopped before its end
@@ -88,6 +89,7 @@ class History:
         self._living: Ints = np.zeros(0, dtype=np.int64)  # jobs that were not over when last looked at
         self._living_to = 0  # jobs that there were then
         self._runs = Runs()
+        self._any_sizes = False  # whether any job has several sizes
 
     def apply(self, event: Event, now_s: float) -> None:
         """Adds one event."""
@@ -121,19 +123,25 @@ class History:
 
     def run_intervals(self) -> tuple[Ints, Ints, Floats, Floats]:
         """Runs: job, GPU type, start and end, (K,) each; current runs end now."""
+        jobs, types, starts, ends, _ = self.sized_runs()
+        return jobs, types, starts, ends
+
+    def sized_runs(self) -> tuple[Ints, Ints, Floats, Floats, Ints]:
+        """As `run_intervals`, and the GPUs of each run, (K,)."""
         running = np.flatnonzero(self.type_now[: self.count] != NONE)
-        return self._runs.until(self.now_s, running, self.type_now[running], self.start_s[running])
+        columns = self.type_now[running], self.start_s[running], self.gpus_now[running]
+        return self._runs.until(self.now_s, running, *columns)
 
     def leased_intervals(self) -> tuple[Ints, Floats, Ints, Floats, Floats]:
         """Intervals in which GPUs were leased: GPU type, number of GPUs, job, start and end, (K,) each.
 
         The number is negative where co-located jobs share GPUs, so that sums count each GPU once.
         """
-        jobs, types, starts, ends = self.run_intervals()
+        jobs, types, starts, ends, gpus = self.sized_runs()
         shared, _, shared_types, since_s, until_s = self.sharing.times(self.now_s)
         return (
             np.concatenate([types, shared_types]),
-            np.concatenate([self.gpus[jobs], -self.gpus[shared]]).astype(np.float64),
+            np.concatenate([gpus, -self.gpus[shared]]).astype(np.float64),
             np.concatenate([jobs, shared]),
             np.concatenate([starts, since_s]),
             np.concatenate([ends, until_s]),
@@ -168,7 +176,8 @@ class History:
                 setattr(self, name, np.concatenate([column, np.full(column.shape, fill, dtype=column.dtype)]))
         self.count += 1
         self.specs.append(spec)
-        self.gpus[row] = spec.gpus
+        self.gpus[row] = self.gpus_now[row] = spec.gpus
+        self._any_sizes |= bool(spec.sizes)
         self.preemptions[row] = self.migrations[row] = 0
         self.arrival_s[row] = self.owed_since_s[row] = now_s
         self.gpu_s[row] = 0.0
@@ -241,6 +250,8 @@ class History:
             for name in ("_gpu_job", "_gpu_lease", "_gpu_colocated", "_gpu_colocated_lease"):
                 setattr(self, name, np.concatenate([getattr(self, name), np.full(added, NONE)]))
         counts = event.gpu_offsets[1:] - event.gpu_offsets[:-1]
+        if self._any_sizes:
+            self.gpus_now[rows] = counts[fresh]
         where_fresh = fresh.repeat(counts)
         self.type_now[rows] = self._gpu_type_array[first]
         if self._packs:
@@ -265,6 +276,8 @@ class History:
         self._gpus_before[row], self.lease[row] = where, lease
         self.type_now[row] = self._gpu_type_array[gpus[0]]
         self._gpu_job[gpus], self._gpu_lease[gpus] = row, lease
+        if self._any_sizes:
+            self.gpus_now[row] = len(gpus)
         self.start_s[row] = now_s
         if math.isnan(self.first_start_s[row]):
             self.first_start_s[row] = now_s
@@ -319,16 +332,17 @@ class History:
 
     def _leave(self, rows: Ints, now_s: float) -> None:
         """Ends the runs of these jobs."""
-        self._runs.extend(rows, self.type_now[rows], self.start_s[rows], now_s)
+        self._runs.extend(rows, self.type_now[rows], self.start_s[rows], now_s, self.gpus_now[rows])
         self.sharing.leave(rows, now_s)
-        self.gpu_s[rows] += (now_s - self.start_s[rows]) * self.gpus[rows]
+        self.gpu_s[rows] += (now_s - self.start_s[rows]) * self.gpus_now[rows]
         self.type_now[rows] = NONE
 
     def _leave_one(self, row: int, now_s: float) -> None:
         """As `_leave`, for one job."""
         start_s = self.start_s.item(row)
-        self._runs.add(row, self.type_now.item(row), start_s, now_s)
-        self.gpu_s[row] += (now_s - start_s) * self.gpus.item(row)
+        gpus = self.gpus_now.item(row)
+        self._runs.add(row, self.type_now.item(row), start_s, now_s, gpus)
+        self.gpu_s[row] += (now_s - start_s) * gpus
         self.type_now[row] = NONE
 
     def _solved(self, event: AllocationSolved, now_s: float) -> None:
@@ -336,7 +350,10 @@ class History:
         alive = self._alive()
         self._settle(alive, now_s)
         self.target[alive] = 0.0
-        self.target[event.jobs, event.gpu_type] = event.share
+        if len(event.sizes):
+            np.add.at(self.target, (event.jobs, event.gpu_type), event.share)
+        else:
+            self.target[event.jobs, event.gpu_type] = event.share
         if len(event.pair_share):
             self._packs = True
             np.add.at(self.target, (event.pair_jobs, event.pair_gpu_type[:, None]), event.pair_share[:, None])

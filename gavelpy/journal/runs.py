@@ -12,33 +12,38 @@ NONE = -1
 
 
 class Runs:
-    """Runs that have ended, in the order of their ends: job, GPU type, start and end of each."""
+    """Runs that have ended, in the order of their ends: job, GPU type, start, end and GPUs of each."""
 
     def __init__(self) -> None:
-        self._jobs, self._types = array("q"), array("q")
+        self._jobs, self._types, self._gpus = array("q"), array("q"), array("q")
         self._starts_s, self._ends_s = array("d"), array("d")
 
-    def add(self, job: int, gpu_type: int, start_s: float, end_s: float) -> None:
+    def add(self, job: int, gpu_type: int, start_s: float, end_s: float, gpus: int) -> None:
         """Adds one run."""
+        self._gpus.append(gpus)
         self._jobs.append(job)
         self._types.append(gpu_type)
         self._starts_s.append(start_s)
         self._ends_s.append(end_s)
 
-    def extend(self, jobs: Ints, types: Ints, starts_s: Floats, end_s: float) -> None:
+    def extend(self, jobs: Ints, types: Ints, starts_s: Floats, end_s: float, gpus: Ints) -> None:
         """Adds runs that end at the same time."""
+        self._gpus.extend(gpus.tolist())
         self._jobs.extend(jobs.tolist())
         self._types.extend(types.tolist())
         self._starts_s.extend(starts_s.tolist())
         self._ends_s.extend([end_s] * len(jobs))
 
-    def until(self, now_s: float, jobs: Ints, types: Ints, starts_s: Floats) -> tuple[Ints, Ints, Floats, Floats]:
+    def until(
+        self, now_s: float, jobs: Ints, types: Ints, starts_s: Floats, gpus: Ints
+    ) -> tuple[Ints, Ints, Floats, Floats, Ints]:
         """All runs, also these that are not over, which end now: columns (K,)."""
         return (
             np.concatenate([np.array(self._jobs), jobs]),
             np.concatenate([np.array(self._types), types]),
             np.concatenate([np.array(self._starts_s), starts_s]),
             np.concatenate([np.array(self._ends_s), np.full(len(jobs), now_s)]),
+            np.concatenate([np.array(self._gpus), gpus]),
         )
 
 

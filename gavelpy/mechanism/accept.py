@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gavelpy.errors import InvalidInput
-from gavelpy.mechanism import archiving
+from gavelpy.mechanism import archiving, sizes
 from gavelpy.mechanism.events import (
     AgentRejoined,
     AllocationFailed,
@@ -59,8 +59,10 @@ from gavelpy.model.job import AMOUNT_MAX, JobSpec, NodeId
 
 if TYPE_CHECKING:
     from gavelpy.mechanism.core import SchedulerCore
+    from gavelpy.mechanism.settings import MechanismSettings
 
 NAMES_SHOWN = 8
+NO_SIZES = "with queues by GPU type, or rounds of whole steps, no job may have several sizes"
 SKIPPED_MAX = 10_000_000  # jobs; each takes a row
 LEASE_MAX = 2**62
 DIRECTORY_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -131,7 +133,9 @@ def check(core: SchedulerCore, event: Event) -> None:
         case SchedulerRestarted():
             if event.incarnation <= core.incarnation:
                 raise InvalidInput(f"incarnation must be > {core.incarnation}, got {event.incarnation}")
-        case AllocationFailed() | ConfigChanged() | PolicyChanged() | JobAnnotated():
+        case ConfigChanged():
+            _settings(core, event.settings)
+        case AllocationFailed() | PolicyChanged() | JobAnnotated():
             pass
 
 
@@ -191,6 +195,7 @@ def _shares(core: SchedulerCore, event: AllocationSolved) -> None:
     _jobs(core, event.jobs, event.gpu_type, event.share)
     _within("gpu_type", event.gpu_type, len(core.pool.gpu_types))
     _all("share", event.share, (event.share >= 0) & (event.share <= 1), "in [0, 1]")
+    _sizes(core, event)
     if event.pair_jobs.size or len(event.pair_gpu_type) or len(event.pair_share):
         _pairs(core, event)
     if not event.again_s >= AGAIN_MIN_S:
@@ -199,6 +204,19 @@ def _shares(core: SchedulerCore, event: AllocationSolved) -> None:
     if len(event.refused_jobs) != len(event.refused_why):
         got = f"{len(event.refused_why)} for {len(event.refused_jobs)}"
         raise InvalidInput(f"refused_why must be one text for each of refused_jobs, got {got}")
+
+
+def _sizes(core: SchedulerCore, event: AllocationSolved | ThroughputEstimated) -> None:
+    if len(event.sizes):
+        _lengths(event.jobs, event.sizes)
+    for k in sizes.several(core.jobs, event.jobs).tolist():
+        row = int(event.jobs[k])
+        allowed = core.jobs.sizes[row].gpus
+        if len(event.sizes) and event.sizes[k] not in allowed:
+            job = core.jobs.specs[row].id
+            raise InvalidInput(f"sizes of {job!r} must be of {', '.join(map(str, allowed))}, got {event.sizes[k]}")
+        if not len(event.sizes) and isinstance(event, AllocationSolved):
+            raise InvalidInput(f"sizes must say on how many GPUs {core.jobs.specs[row].id!r} has shares, got none")
 
 
 def _pairs(core: SchedulerCore, event: AllocationSolved) -> None:
@@ -210,7 +228,7 @@ def _pairs(core: SchedulerCore, event: AllocationSolved) -> None:
     _within("pair_gpu_type", gpu_type, len(core.pool.gpu_types))
     _all("pair_share", share, (share >= 0) & (share <= 1), "in [0, 1]")
     gpus = core.jobs.gpus[members]
-    wrong = (members[:, 0] == members[:, 1]) | (gpus[:, 0] != gpus[:, 1])
+    wrong = (members[:, 0] == members[:, 1]) | (gpus[:, 0] != gpus[:, 1]) | core.jobs.smallest[members].any(axis=1)
     if wrong.any():
         raise InvalidInput(
             f"pair_jobs must be two jobs that ask for equally many GPUs, got {members[wrong][0].tolist()} "
@@ -227,6 +245,7 @@ def _rates(core: SchedulerCore, event: ThroughputEstimated) -> None:
     if rates.ndim != 2 or len(rates) != len(event.jobs) or rates.shape[1] > len(core.pool.gpu_types):
         expected = f"({len(event.jobs)}, {len(core.pool.gpu_types)})"
         raise InvalidInput(f"rates_steps_per_s must have shape {expected} at most, got {rates.shape}")
+    _sizes(core, event)
     allowed = f"in [0, {VALUE_MAX:g}] (NaN = unknown)"
     _all("rates_steps_per_s", rates, np.isnan(rates) | ((rates >= 0) & (rates <= VALUE_MAX)), allowed)
 
@@ -236,8 +255,16 @@ def _submitted(core: SchedulerCore, spec: JobSpec) -> None:
     if row >= 0 and core.jobs.state[row] <= LAST_ALIVE:
         job = core.jobs.ids.serial(row)
         raise InvalidInput(f"id must not be that of a living job, got {spec.id!r} (job {job})")
+    if spec.sizes and not core.settings.rules.allows_sizes:
+        raise InvalidInput(f"{NO_SIZES}, got {', '.join(map(str, spec.sizes))} for {spec.id!r}")
     after = np.array([*spec.after_ok, *spec.after_any], dtype=np.int64)
     _within("after", after, core.jobs.ids.next_serial)
+
+
+def _settings(core: SchedulerCore, settings: MechanismSettings) -> None:
+    several = [row for row in core.jobs.sizes if core.jobs.state[row] <= LAST_ALIVE]
+    if several and not settings.rules.allows_sizes:
+        raise InvalidInput(f"{NO_SIZES}, and {core.jobs.specs[several[0]].id!r} has")
 
 
 _Ordered = JobsHeld | JobsReleased | JobsRequeued | PriorityChanged | JobsArchived

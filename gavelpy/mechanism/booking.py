@@ -68,6 +68,8 @@ def credit(jobs: JobTable, rows: Ints, now_s: float) -> None:
     time_s, gpu_type = now_s - since_s, jobs.lease_type[running]
     jobs.attained_gpu_s[running] += time_s * jobs.gpus[running]
     jobs.since_s[running] = now_s
+    if jobs.sizes:
+        jobs.sized_s[running] += time_s * (jobs.smallest[running] > 0)
     if jobs.claims.count and (is_claimed := jobs.hold_claims(running)).any():
         jobs.claims.credit(lease_keys(jobs, running[is_claimed]), time_s[is_claimed])
         running, gpu_type, time_s = running[~is_claimed], gpu_type[~is_claimed], time_s[~is_claimed]

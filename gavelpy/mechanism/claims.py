@@ -86,6 +86,12 @@ class ClaimTable:
         self.target[:] = 0.0
         self.target[self.find(fresh)] = share
 
+    def shares(self, wanted: ClaimKeys) -> Floats:
+        """The share of each of these claims, (K,); 0 of those that have no row."""
+        keys, order = self.keys.order, wanted.order
+        rows = np.minimum(np.searchsorted(keys, order), self.count - 1)
+        return np.where(keys[rows] == order, self.target[rows], 0.0) if self.count else np.zeros(len(order))
+
     def add(self, fresh: ClaimKeys) -> None:
         """Adds those of these claims that have no row, without a share or time."""
         if len(fresh.first) and not np.isin(fresh.order, self.keys.order).all():

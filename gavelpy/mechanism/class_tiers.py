@@ -39,13 +39,16 @@ class TiersLeft:
         problem, free = question.problem, self._free(k)
         runs = problem.gpus_asked[tier.rows, None] <= free
         rate = np.where(runs, problem.member_rate_steps_per_s[tier.rows], 0.0)
-        is_able = (rate > 0).any(axis=1)
+        is_able: Bools = np.asarray((rate > 0).any(axis=1))
+        several = None if question.sizes is None else question.sizes.among(tier.rows, problem.job_count, free)
+        if several is not None:
+            is_able[several.rows[(several.rate_steps_per_s > 0).any(axis=1)]] = True
         if (~is_able).any():
             self._waits[k] = (problem.member_rate_steps_per_s[tier.rows[~is_able]] > 0).any(axis=0)
         rows = tier.rows[is_able]
         if not len(rows):
             return None
-        return _of_jobs(question, rows, rate[is_able], np.column_stack([free * THOUSANDTHS, self._others]))
+        return of_jobs(question, rows, rate[is_able], np.column_stack([free * THOUSANDTHS, self._others]))
 
     def answered(self, k: int, part: SolveAllocation, answer: AllocationSolved) -> None:
         """Subtracts what a tier uses."""
@@ -68,15 +71,19 @@ class TiersLeft:
 def part_of(question: SolveAllocation, part: ClusterPart) -> SolveAllocation:
     """The request of a part of the cluster alone."""
     rate = question.problem.member_rate_steps_per_s[part.rows]
-    return replace(_of_jobs(question, part.rows, rate, part.capacity), tiers=part.tiers)
+    return replace(of_jobs(question, part.rows, rate, part.capacity), tiers=part.tiers)
 
 
-def _of_jobs(question: SolveAllocation, rows: Ints, rate: Floats, capacity: Ints) -> SolveAllocation:
+def of_jobs(question: SolveAllocation, rows: Ints, rate: Floats, capacity: Ints) -> SolveAllocation:
     """The request of some of its jobs, with these rates (K, T) and capacity (T, R)."""
     job_types = tuple(question.job_types[row] for row in rows.tolist()) if question.job_types else ()
     problem = _of_rows(question.problem, rows, rate, capacity)
     memory = None if question.memory is None else question.memory.of(rows)
-    own = replace(question, problem=problem, jobs=question.jobs[rows], job_types=job_types, memory=memory)
+    free = capacity[:, 0] // THOUSANDTHS
+    several = None if question.sizes is None else question.sizes.among(rows, question.problem.job_count, free)
+    own = replace(
+        question, problem=problem, jobs=question.jobs[rows], job_types=job_types, memory=memory, sizes=several
+    )
     return replace(own, tiers=(), parts=())
 
 
@@ -103,6 +110,9 @@ def _used_of_others(part: SolveAllocation, answer: AllocationSolved) -> Ints:
     rows = [row_of[serial] for serial in (*answer.jobs.tolist(), *answer.pair_jobs.ravel().tolist())]
     types = np.concatenate([answer.gpu_type, np.repeat(answer.pair_gpu_type, 2)])
     share = np.concatenate([answer.share, np.repeat(answer.pair_share, 2)])
+    if len(answer.sizes):  # in proportion to GPUs
+        alone = rows[: len(answer.jobs)]
+        share[: len(alone)] *= answer.sizes / part.problem.gpus_asked[alone]
     used = np.zeros((len(part.problem.gpu_types), demand.shape[1]))
     np.add.at(used, types, demand[rows] * share[:, None])
     return np.ceil(used - NEGLIGIBLE).astype(np.int64)
@@ -115,7 +125,8 @@ def _used(part: SolveAllocation, answer: AllocationSolved) -> tuple[Floats, Bool
     rows = np.array([row_of[serial] for serial in answer.jobs.tolist()], dtype=np.int64)
     pairs = np.array([row_of[s] for s in answer.pair_jobs.ravel().tolist()], dtype=np.int64).reshape(-1, 2)
     used, busy = np.zeros(rate.shape[1]), np.zeros(len(rate))
-    np.add.at(used, answer.gpu_type, answer.share * problem.gpus_asked[rows])
+    gpus = answer.sizes if len(answer.sizes) else problem.gpus_asked[rows]
+    np.add.at(used, answer.gpu_type, answer.share * gpus)
     np.add.at(busy, rows, answer.share)
     np.add.at(used, answer.pair_gpu_type, answer.pair_share * problem.gpus_asked[pairs[:, 0]])
     np.add.at(busy, pairs.ravel(), np.repeat(answer.pair_share, 2))
@@ -158,4 +169,12 @@ def joined_answers(epoch: int, answers: Sequence[AllocationSolved]) -> Allocatio
         memory=b"",
         refused_jobs=np.concatenate([one.refused_jobs for one in answers]),
         refused_why=tuple(why for one in answers for why in one.refused_why),
+        sizes=_joined_sizes(answers),
     )
+
+
+def _joined_sizes(answers: Sequence[AllocationSolved]) -> Ints:
+    """The sizes of all answers; 0 where an answer has none, as its jobs have one size."""
+    if not any(len(one.sizes) for one in answers):
+        return NO_INTS
+    return np.concatenate([one.sizes if len(one.sizes) else np.zeros_like(one.jobs) for one in answers])

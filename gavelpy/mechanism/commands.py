@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from gavelpy.mechanism.gpu_memory import GpuMemory
-from gavelpy.model.arrays import Ints
+from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.job import NodeId
 from gavelpy.model.problem import AllocationProblem
 
@@ -29,6 +31,26 @@ class ClusterPart:
 
 
 @dataclass(frozen=True, eq=False)
+class SizesOfJobs:
+    """Sizes of jobs in a request, other than those that they requested."""
+
+    rows: Ints  # (S,) of the jobs in the problem
+    gpus: Ints  # (S,)
+    rate_steps_per_s: Floats  # (S, T)
+
+    def among(self, rows: Ints, job_count: int, free: Ints) -> SizesOfJobs | None:
+        """The sizes of these rows of the problem, renumbered, within free GPUs (T,); None without any."""
+        new = np.full(job_count, -1)
+        new[rows] = np.arange(len(rows))
+        stays = new[self.rows] >= 0
+        if not stays.any():
+            return None
+        gpus = self.gpus[stays]
+        rate = np.where(gpus[:, None] <= free, self.rate_steps_per_s[stays], 0.0)
+        return SizesOfJobs(new[self.rows[stays]], gpus, rate)
+
+
+@dataclass(frozen=True, eq=False)
 class SolveAllocation:
     """Run the policy; reply with AllocationSolved or AllocationFailed of the same epoch."""
 
@@ -41,6 +63,7 @@ class SolveAllocation:
     tiers: tuple[Tier, ...] = ()  # priority classes, the highest first; empty = one class
     fills_leftover: bool = True  # jobs also use GPUs of which they have no share
     parts: tuple[ClusterPart, ...] = ()  # that are allocated independently, without `tiers`; empty = one part
+    sizes: SizesOfJobs | None = None  # None = each job has the size that it requested
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,8 @@
 jobs of an owner compete in this order: those with leases, those that ran before, then in order of submission. The first
 that exceeds a limit waits, and so do all after it, so that small jobs cannot starve a gang. Jobs that cannot run now
 (they are too large, held or in a pause) and gangs that exceed the limit alone do not take part, and keep nothing from
-others. A job that has a lease keeps it when a limit is lowered; it is not replaced.
+others. A job that has a lease keeps it when a limit is lowered; it is not replaced. A job with
+several sizes counts with its largest one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gavelpy.errors import InvalidInput
-from gavelpy.mechanism import non_preemptible, priority_classes
+from gavelpy.mechanism import non_preemptible, priority_classes, sizes
 from gavelpy.mechanism.domains import can_run
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.settings import MechanismSettings
@@ -57,18 +58,19 @@ def within_limits(jobs: JobTable, able: Ints, settings: MechanismSettings) -> In
     jobs_max, gpus_max = settings.jobs_running_a_user_max, settings.gpus_a_user_max
     rows = np.union1d(able, jobs.leased)
     if gpus_max:
-        rows = rows[(jobs.gpus[rows] <= gpus_max) | (jobs.lease[rows] >= 0)]
+        rows = rows[(sizes.largest(jobs, rows) <= gpus_max) | (jobs.lease[rows] >= 0)]
     has_run, is_leased, owner = jobs.attained_gpu_s[rows] > 0, jobs.lease[rows] >= 0, jobs.owner[rows]
     order = np.lexsort((rows, ~has_run, ~is_leased, owner))
     rows, owner = rows[order], owner[order]
-    _, first, sizes = np.unique(owner, return_index=True, return_counts=True)
+    _, first, counts = np.unique(owner, return_index=True, return_counts=True)
     may = np.ones(len(rows), dtype=np.bool_)
     if jobs_max:
-        may &= np.arange(len(rows)) - np.repeat(first, sizes) < jobs_max
+        may &= np.arange(len(rows)) - np.repeat(first, counts) < jobs_max
     if gpus_max:
-        used = np.cumsum(jobs.gpus[rows])
-        before = used[first] - jobs.gpus[rows[first]]
-        may &= used - np.repeat(before, sizes) <= gpus_max
+        gpus = sizes.largest(jobs, rows)  # of several sizes, a plan may choose any
+        used = np.cumsum(gpus)
+        before = used[first] - gpus[first]
+        may &= used - np.repeat(before, counts) <= gpus_max
     may |= jobs.lease[rows] >= 0
     return np.intersect1d(rows[may], able)
 
@@ -76,16 +78,16 @@ def within_limits(jobs: JobTable, able: Ints, settings: MechanismSettings) -> In
 def check_sizes(specs: Sequence[JobSpec], settings: MechanismSettings) -> None:
     """Raises InvalidInput for a gang of more GPUs than one user may have at once."""
     for spec in specs if settings.gpus_a_user_max else ():
-        if spec.gpus > settings.gpus_a_user_max:
+        if (most := max(spec.gpus, *spec.sizes, 0)) > settings.gpus_a_user_max:
             raise InvalidInput(
                 f"gpus must be at most {settings.gpus_a_user_max} here (gpus_a_user_max in the scheduler's "
-                f"[mechanism]), got {spec.gpus}"
+                f"[mechanism]), got {most}"
             )
 
 
 def limit_in_words(jobs: JobTable, row: int, settings: MechanismSettings) -> str:
     """Why a job that is beyond its owner's limits waits."""
-    owner, gpus = jobs.specs[row].owner, int(jobs.gpus[row])
+    owner, gpus = jobs.specs[row].owner, int(sizes.largest(jobs, np.array([row]))[0])
     user = f"user {owner!r}" if owner else "a user"
     if settings.gpus_a_user_max and gpus > settings.gpus_a_user_max:
         return f"needs {gpus} GPUs; {user} may have {settings.gpus_a_user_max} at once (gpus_a_user_max)"

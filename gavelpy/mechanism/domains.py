@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gavelpy.mechanism import sizes
 from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.node_resources import NodeLimits, limits_of, node_domains
@@ -75,9 +76,8 @@ def can_run(jobs: JobTable, pool: GpuPool, rows: Ints, among: Bools | None = Non
     is_plain = pool.shares_checkpoints and not jobs.any_limited and not pool.limits_jobs and not jobs.needs
     if is_plain or (pool.shares_checkpoints and node_sets(jobs, pool) is None and limits_of(jobs, pool) is None):
         most = pool.usable_counts if among is None else pool.domain_counts(among)
-        return (jobs.rate.take(rows, axis=0) > 0) & (jobs.gpus[rows][:, None] <= most)
-    enough: Bools = jobs.gpus[rows, None] <= max_gang(jobs, pool, rows, among)
-    return (jobs.rate[rows] > 0) & enough
+        return sizes.fits(jobs, rows, most)
+    return sizes.fits(jobs, rows, max_gang(jobs, pool, rows, among))
 
 
 def can_run_somewhere(jobs: JobTable, pool: GpuPool, row: int) -> bool:
@@ -85,6 +85,8 @@ def can_run_somewhere(jobs: JobTable, pool: GpuPool, row: int) -> bool:
     is_limited = bool(jobs.limited or jobs.needs) or (pool.any_lacking and jobs.featured) or pool.is_divided
     if is_limited or not pool.shares_checkpoints:
         return bool(can_run(jobs, pool, np.array([row])).any())
+    if row in jobs.sizes:
+        return bool(jobs.sizes[row].fits(pool.counts).any())
     return bool(np.count_nonzero((jobs.rate[row] > 0) & (pool.counts >= jobs.gpus[row])))
 
 

@@ -1,8 +1,7 @@
 """Events: facts in the past tense, the only input of the core.
 
-Events of many jobs hold arrays: one event carries the progress of all leases of a report. Jobs are named by their
-serial (the order of submission, never reused), leases by theirs; a report that names a lease which is no longer the
-job's is outdated and is ignored.
+Events of many jobs hold arrays. Jobs are named by their serial (the order of submission, never reused), leases by
+theirs; a report that names a lease which is no longer the job's is outdated and is ignored.
 
 Exogenous events come from the world and replay under any policy; endogenous ones follow from the decisions of one.
 """
@@ -320,6 +319,7 @@ class AllocationSolved(_Endogenous):
     memory: bytes = b""  # of the policy, for its next call
     refused_jobs: Ints = field(default_factory=lambda: NO_INTS)  # (R,) that the policy refuses
     refused_why: tuple[str, ...] = ()  # (R,)
+    sizes: Ints = field(default_factory=lambda: NO_INTS)  # (K,) GPUs of each share; empty = no job has several sizes
 
 
 @dataclass(frozen=True, eq=False)
@@ -336,6 +336,7 @@ class ThroughputEstimated(_Endogenous):
 
     jobs: Ints  # (K,)
     rates_steps_per_s: Floats  # (K, T)
+    sizes: Ints = field(default_factory=lambda: NO_INTS)  # (K,) on so many GPUs; empty = no job has several sizes
 
 
 @dataclass(frozen=True, eq=False)

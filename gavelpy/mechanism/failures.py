@@ -88,7 +88,7 @@ def time_is_over(jobs: JobTable, rows: Ints, now_s: float) -> Bools:
 def time_left_s(jobs: JobTable, row: int) -> float:
     """Running time that is left to a waiting job under its next lease; 0 = no limit."""
     limit_s = jobs.specs[row].time_s
-    return max(limit_s - float(jobs.attained_gpu_s[row] / jobs.gpus[row]), TIME_LEFT_S_MIN) if limit_s else 0.0
+    return max(limit_s - float(jobs.ran_s(np.array([row]), 0.0)[0]), TIME_LEFT_S_MIN) if limit_s else 0.0
 
 
 def forgive(jobs: JobTable, rows: Ints, steps_saved: Floats) -> None:

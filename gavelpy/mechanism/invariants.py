@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from gavelpy.mechanism import eligibility, failures, node_resources, non_preemptible, priority_classes, windows
+from gavelpy.mechanism import eligibility, failures, node_resources, non_preemptible, priority_classes, sizes, windows
 from gavelpy.mechanism.booking import lease_keys
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import NO_INTS
@@ -66,7 +66,9 @@ def _check_stopping(core: SchedulerCore) -> None:
     for row in rows.tolist():
         gpus = jobs.gpus_stopping(row)
         assert gpus[0] == jobs.stopping_first[row], f"the columns on the stopping lease of job {row} are inconsistent"
-        assert len(gpus) <= jobs.gpus[row], f"the stopping lease of job {row} has more GPUs than requested"
+        assert len(gpus) <= sizes.largest(jobs, np.array([row]))[0], (
+            f"the stopping lease of job {row} has more GPUs than requested"
+        )
         assert not lost[pool.node_of[gpus]].any(), f"the lease of job {row} is stopping on a lost node"
     held = np.flatnonzero(pool.job != NONE)
     assert not lost[pool.node_of[held]].any(), "a lease is in force on a lost node"
@@ -116,8 +118,14 @@ def _check_pairs(core: SchedulerCore) -> None:
     order = np.lexsort((claims.gpu_type, claims.gpus, claims.second, claims.first))
     assert (order == np.arange(claims.count)).all(), "the table of claims is out of order"
     assert ((claims.first < claims.second) | (claims.second < 0)).all(), "a pair is not in ascending order"
-    if len(rows):
-        claims.find(lease_keys(jobs, rows))
+    claims.find(lease_keys(jobs, jobs.leased[jobs.hold_claims(jobs.leased)]))
+    for row, own in jobs.sizes.items():
+        size = jobs.gpus[row] if jobs.lease[row] >= 0 else own.gpus[0]
+        assert jobs.gpus[row] == size, f"job {row} has no lease, but not its smallest size"
+        assert jobs.gpus[row] in own.gpus, f"job {row} has a size that its owner does not allow"
+        assert not jobs.target[row].any(), f"job {row} has several sizes, but dense shares"
+        assert not jobs.owed_s[row].any(), f"job {row} has several sizes, but dense time owed"
+        assert np.array_equal(jobs.rate[row], own.best, equal_nan=True), f"the best rates of job {row} are out of date"
 
 
 def _check_checkpoints(core: SchedulerCore) -> None:
@@ -216,7 +224,7 @@ def _check_exempt(core: SchedulerCore) -> None:
     )
     assert ours is None or theirs is None or np.array_equal(ours, theirs), "the list of open GPUs is wrong"
     single = exempt.jobs[jobs.partner[exempt.jobs] < 0]
-    assert (jobs.target[single, jobs.lease_type[single]] == 1.0).all(), "an exempt job has a share below 1"
+    assert (jobs.share[single, jobs.lease_type[single]] == 1.0).all(), "an exempt job has a share below 1"
 
 
 def _check_classes(core: SchedulerCore) -> None:

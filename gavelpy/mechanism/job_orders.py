@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import numpy as np
 
-from gavelpy.mechanism import booking, eligibility, non_preemptible, priority_classes, reservations, windows
+from gavelpy.mechanism import booking, eligibility, non_preemptible, priority_classes, reservations, sizes, windows
 from gavelpy.mechanism.commands import Command, KillLease
 from gavelpy.mechanism.domains import can_run_somewhere
 from gavelpy.mechanism.eligibility import Hold
@@ -106,10 +106,10 @@ def _submitted(core: SchedulerCore, order: JobSubmitted) -> None:
         core.retry_due_s = min(core.retry_due_s, begin_s)
     if order.spec.after_ok or order.spec.after_any:
         _cancel_unmet(core, eligibility.add_dependencies(core.jobs, row))
-    if not order.spec.rates_steps_per_s:
+    if not order.spec.rates_steps_per_s or (order.spec.sizes and sizes.any_unknown(core.jobs, row)):
         core.throughput.want([row])
         core.attention_s = core.now_s
-    elif can_run_somewhere(core.jobs, core.pool, row):
+    if can_run_somewhere(core.jobs, core.pool, row):
         core.disturb()
 
 

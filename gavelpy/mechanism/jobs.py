@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gavelpy.mechanism import sizes
 from gavelpy.mechanism.claims import ClaimTable
 from gavelpy.mechanism.identities import Identities, by_serial
 from gavelpy.mechanism.lifecycle import LAST_ALIVE, JobFact, JobState, Resumes, states_after
 from gavelpy.mechanism.node_resources import needs_of
+from gavelpy.mechanism.sizes import JobSizes
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.job import JobId, JobSpec, lost_spec
 
@@ -28,9 +30,10 @@ INT_COLUMNS = (
 FLOAT_COLUMNS = (
     "weight", "steps_total", "steps_done", "steps_saved", "submitted_s", "deadline_at_s", "since_s",
     "attained_gpu_s", "isolated_s", "isolated_rate", "isolated_steps", "until_s", "stopping_until_s",
-    "began_s", "worked_s", "retry_at_s", "done_at_s", "begin_at_s", "failed_at",
+    "began_s", "worked_s", "retry_at_s", "done_at_s", "begin_at_s", "failed_at", "sized_s",
 )  # fmt: skip
-DERIVED_COLUMNS = ("rank", "owner", "job_type")  # integers, from settings and specs: 0 at first, in no snapshot
+# Integers, from settings and specs: 0 at first, in no snapshot.
+DERIVED_COLUMNS = ("rank", "owner", "job_type", "smallest")
 JOB_COLUMNS = ("partner", "taken_by")  # rows of other jobs
 DIRECTORY_COLUMNS = ("saved_in", "lease_in", "stopping_in")
 WIDE_COLUMNS = ("rate", "target", "owed_s", "received_s")
@@ -40,7 +43,8 @@ class JobTable:
     """All jobs but those that have left; N rows allocated, `count` used. Integer columns use -1 for none."""
 
     state: Ints  # (N,) JobState
-    gpus: Ints  # (N,) requested, all of one type
+    gpus: Ints  # (N,) all of one type: of its lease, else those that it needs at least; see sizes
+    smallest: Ints  # (N,) the least of several sizes, 0 = it has one
     failures: Ints  # (N,) that count towards failures_max; see `failures` for this and the next three
     system_failures: Ints  # (N,)
     memory_failures: Ints  # (N,)
@@ -83,6 +87,7 @@ class JobTable:
     deadline_at_s: Floats  # absolute
     since_s: Floats  # end of the lease's time that is booked in received_s
     attained_gpu_s: Floats
+    sized_s: Floats  # running time of jobs with several sizes; of others, attained_gpu_s has it
     isolated_s: Floats  # time the steps up to isolated_steps would have taken on an isolated share
     isolated_rate: Floats
     isolated_steps: Floats
@@ -95,7 +100,7 @@ class JobTable:
     retry_at_s: Floats  # (N,) the job gets no lease before this time
     begin_at_s: Floats  # (N,) nor before this time, which its owner chose
 
-    rate: Floats  # (N, T) estimated steps/s; NaN = unknown
+    rate: Floats  # (N, T) estimated steps/s, on the best of several sizes; NaN = unknown
     target: Floats  # (N, T) share of the allocation in force, alone; see `claims` for other time
     owed_s: Floats  # (N, T) target integrated over time
     received_s: Floats  # (N, T) time under lease, alone
@@ -110,6 +115,7 @@ class JobTable:
         self.lost_leases: dict[int, dict[int, Ints]] = {}  # GPUs by job and lease; see reports
         self.loss_nodes: dict[int, list[int]] = {}  # rows of the nodes of consecutive losses, by job; see eligibility
         self.dependents: dict[int, list[int]] = {}  # jobs that come after a job that is not over; see eligibility
+        self.sizes: dict[int, JobSizes] = {}  # of jobs with several, active or over
         self.limited: dict[int, None] = {}  # unfinished jobs with a choice of nodes, in order; see node_sets
         self.featured: dict[int, tuple[str, ...]] = {}  # what unfinished jobs need of agents, if anything; in order
         self.needs: dict[int, tuple[int, int]] = {}  # of unfinished jobs that declare any; see node_resources
@@ -180,6 +186,8 @@ class JobTable:
         self.deadline_at_s[row] = now_s + spec.deadline_s if math.isfinite(spec.deadline_s) else math.inf
         unknown = 0.0 if spec.rates_steps_per_s else math.nan
         self.rate[row] = [spec.rates_steps_per_s.get(t, unknown) if spec.may_run_on(t) else 0.0 for t in gpu_types]
+        if spec.sizes:
+            sizes.add(self, row, gpu_types)
         self._active = self._leased = None
         return row
 
@@ -187,6 +195,7 @@ class JobTable:
         """Sets the columns that have names as numbers."""
         self.owner[row] = self.owners.setdefault(spec.owner, len(self.owners))
         self.job_type[row] = self.job_types.setdefault(spec.job_type, len(self.job_types)) if spec.job_type else -1
+        self.smallest[row] = spec.sizes[0] if spec.sizes else 0
 
     def number_again(self) -> None:
         """Sets these columns of all jobs, with the numbers of names that are left."""
@@ -212,6 +221,7 @@ class JobTable:
         for row, spec in enumerate(self.specs):
             unknown = 0.0 if spec.rates_steps_per_s else math.nan
             self.rate[row, -1] = spec.rates_steps_per_s.get(gpu_type, unknown) if spec.may_run_on(gpu_type) else 0.0
+        sizes.add_type(self, gpu_type)
 
     def change(self, rows: Ints, fact: JobFact) -> None:
         """Moves jobs along the lifecycle table."""
@@ -254,7 +264,10 @@ class JobTable:
     def unmeasured(self) -> Ints:
         """Serials of active jobs with an unknown rate on some type, ascending."""
         active = self.active
-        return active[np.isnan(self.rate[active]).any(axis=1)]
+        is_unknown: Bools = np.asarray(np.isnan(self.rate[active]).any(axis=1))
+        for k in sizes.several(self, active).tolist():
+            is_unknown[k] = sizes.any_unknown(self, int(active[k]))
+        return active[is_unknown]
 
     @property
     def by_serial(self) -> JobTable:
@@ -287,12 +300,13 @@ class JobTable:
 
     def hold_claims(self, rows: Ints) -> Bools:
         """Whether the leases of these jobs count in claims, not in the dense columns, (K,)."""
-        return np.asarray(self.partner[rows] >= 0)
+        return np.asarray((self.partner[rows] >= 0) | (self.smallest[rows] > 0))
 
     def ran_s(self, rows: Ints, now_s: float) -> Floats:
         """Running time of these jobs under all their leases so far, (K,)."""
         since_s = self.since_s[rows]
         booked_s: Floats = self.attained_gpu_s[rows] / self.gpus[rows]
+        booked_s = np.where(self.smallest[rows] > 0, self.sized_s[rows], booked_s) if self.sizes else booked_s
         return booked_s + np.where((self.lease[rows] >= 0) & (since_s >= 0), now_s - since_s, 0.0)
 
     def with_partners(self, rows: Ints) -> Ints:
@@ -329,7 +343,7 @@ class JobTable:
         """Removes the stopping leases of these jobs, which have ended."""
         self.stopping[rows] = self.stopping_first[rows] = self.stopping_in[rows] = -1
         self.stopping_until_s[rows] = 0.0
-        for row in rows[self.gpus[rows] > 1].tolist():
+        for row in rows[(self.gpus[rows] > 1) | (self.smallest[rows] > 0)].tolist():
             self.stopping_gangs.pop(row, None)
 
     def stopping_on(self, gpus: Bools) -> Ints:

@@ -135,6 +135,9 @@ class LeaseBook:
         jobs.held_type[rows] = jobs.taken_by[rows] = -1
         jobs.gpu_first[rows] = gpus[offsets[:-1]]
         jobs.gpus[rows] = sizes
+        if jobs.sizes:
+            own = rows[jobs.smallest[rows] > 0]
+            jobs.claims.add(booking.lease_keys(jobs, own))
         holders = rows.repeat(sizes)
         if jobs.claims.count:
             second = self._is_second(chosen).repeat(sizes)
@@ -154,7 +157,7 @@ class LeaseBook:
         """Whether a job may get any GPUs of a type, with consecutive numbers by node, and no job is co-located."""
         jobs, pool = self.jobs, self.pool
         is_anywhere = pool.shares_checkpoints and pool.in_order and not jobs.claims.count
-        return bool(is_anywhere and not jobs.loss_nodes and jobs.avoid[row] < 0)
+        return bool(is_anywhere and not jobs.loss_nodes and jobs.avoid[row] < 0 and not jobs.smallest[row])
 
     def _grant_one(self, chosen: Chosen, now_s: float, until_s: float) -> tuple[Ints, Ints, Ints]:
         """As `apply`, for one new lease, the usual case within a round: (granted leases, offsets, GPUs)."""
@@ -254,6 +257,7 @@ class LeaseBook:
         for row in rows[jobs.gpus[rows] > 1].tolist():
             self.pool.hold(jobs.gang_gpus.pop(row), NONE)
         jobs.set_leases(rows, -1)
+        jobs.gpus[rows] = np.where(jobs.smallest[rows] > 0, jobs.smallest[rows], jobs.gpus[rows])
         jobs.lease_type[rows] = jobs.lease_in[rows] = jobs.gpu_first[rows] = -1
         jobs.until_s[rows] = 0.0
         jobs.since_s[rows] = NOT_RUNNING_S

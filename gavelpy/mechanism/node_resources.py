@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from gavelpy.mechanism import sizes
 from gavelpy.mechanism.gpus import NONE, GpuPool
 from gavelpy.model.arrays import Bools, Ints
 from gavelpy.model.configurations import THOUSANDTHS
@@ -130,7 +131,7 @@ def rows_of(jobs: JobTable, pool: GpuPool, rows: Ints, open_gpus: Bools | None) 
     return ResourceRows(
         tuple(RESOURCES[r] for r in columns.tolist()),
         capacity_of(jobs, pool, rows, pool.usable if open_gpus is None else open_gpus)[:, columns],
-        (needs[rows] * jobs.gpus[rows, None])[:, columns],
+        (needs[rows] * sizes.requested(jobs, rows)[0][:, None])[:, columns],
     )
 
 

@@ -53,6 +53,11 @@ class OriginalRules(Rules):
         """Not if each round ends with a whole step."""
         return not self.whole_steps
 
+    @property
+    def allows_sizes(self) -> bool:
+        """Queues by type and whole steps exclude them, as they do co-location."""
+        return self.queue is QueueRule.GLOBAL and not self.whole_steps
+
     def fade(self, settings: MechanismSettings, elapsed_s: float) -> float:
         """1: the counters restart instead."""
         return super().fade(settings, elapsed_s) if self.priority is PriorityRule.LAG else 1.0

@@ -368,10 +368,10 @@ def settled_length_s(settings: MechanismSettings, asked_s: float, now_s: float) 
 def _share(jobs: JobTable, chosen: Chosen) -> Floats:
     """Share of each chosen job, as it was chosen, (K,)."""
     share = jobs.target[chosen.jobs, chosen.domains]
-    claimed = chosen.partner >= 0
+    claimed = (chosen.partner >= 0) | (jobs.smallest[chosen.jobs] > 0)
     if claimed.any():
         rows, types, partners, gpus = chosen.among(claimed)
-        share[claimed] = jobs.claims.target[jobs.claims.find(ClaimKeys(rows, partners, gpus, types))]
+        share[claimed] = jobs.claims.shares(ClaimKeys(rows, partners, gpus, types))
     return share
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gavelpy.errors import InvalidInput
+from gavelpy.mechanism import sizes
 from gavelpy.mechanism.commands import Tier
 from gavelpy.mechanism.domains import can_run, max_gang
 from gavelpy.mechanism.gpus import NONE, GpuPool
@@ -186,8 +187,7 @@ def can_run_in_class(
     """Whether each job could run on each type with those of `open_gpus` that are not kept from its class, (K, T)."""
     if not is_ranked(settings):
         return can_run(jobs, pool, rows, open_gpus)
-    fits = jobs.gpus[rows, None] <= max_gang_in_class(jobs, pool, settings, rows, open_gpus)
-    return np.asarray((jobs.rate[rows] > 0) & fits)
+    return sizes.fits(jobs, rows, max_gang_in_class(jobs, pool, settings, rows, open_gpus))
 
 
 def max_gang_in_class(

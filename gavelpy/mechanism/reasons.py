@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from gavelpy.mechanism import competition, eligibility, node_resources, node_sets, priority_classes, windows
+from gavelpy.mechanism import competition, eligibility, node_resources, node_sets, priority_classes, sizes, windows
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.domains import NOT_PINNED, max_gang, pinned_directory
 from gavelpy.mechanism.feasibility import (
@@ -91,7 +91,7 @@ class _Explanation:
         self.most = priority_classes.max_gang_in_class(jobs, pool, core.settings, waiting, core.exempt.open_gpus)
         self.most_usable = max_gang(jobs, pool, waiting) if len(core.exempt.jobs) or is_ranked else self.most
         self.most_open = max_gang(jobs, pool, waiting, core.exempt.open_gpus) if is_ranked else self.most
-        can_run = (jobs.rate[waiting] > 0) & (self.most >= jobs.gpus[waiting, None])
+        can_run = sizes.fits(jobs, waiting, self.most)
         self.is_able = np.asarray(can_run.any(axis=1))  # (K,)
         self.is_eligible = eligibility.is_eligible(jobs, waiting, core.now_s)  # (K,)
         self.is_due = eligibility.is_pause_over(jobs, waiting, core.now_s)  # (K,)

@@ -10,10 +10,10 @@ import math
 
 import numpy as np
 
-from gavelpy.mechanism import node_resources, priority_classes
-from gavelpy.mechanism.claims import ClaimKeys
-from gavelpy.mechanism.commands import ClusterPart, EstimateThroughput, SolveAllocation
-from gavelpy.mechanism.domains import can_run
+from gavelpy.mechanism import node_resources, priority_classes, sizes
+from gavelpy.mechanism.claims import ALONE, ClaimKeys
+from gavelpy.mechanism.commands import ClusterPart, EstimateThroughput, SizesOfJobs, SolveAllocation
+from gavelpy.mechanism.domains import can_run, max_gang
 from gavelpy.mechanism.events import NO_INTS, AllocationSolved, ThroughputEstimated
 from gavelpy.mechanism.gpu_memory import memory_of
 from gavelpy.mechanism.gpus import GpuPool
@@ -105,7 +105,8 @@ class AllocationRequest:
         job_types = tuple(spec.job_type for spec in specs)
         memory = memory_of(settings.gpu_types, pool.gpu_types, specs) if settings.packing else None
         settled = (settings.packing, job_types, memory, tiers, settings.fill_leftover, parts)
-        return [SolveAllocation(self.epoch, problem, rows, *settled)]
+        several = _sizes_of_problem(jobs, pool, rows, exempt)
+        return [SolveAllocation(self.epoch, problem, rows, *settled, several)]
 
     def renumber(self, new: Ints) -> None:
         """Replaces the row of each job by its new one; -1 = the job has left."""
@@ -135,8 +136,10 @@ class AllocationRequest:
         self.again_at_s, self.memory = self.asked_s + answer.again_s, answer.memory
         self.refused = dict(zip(answer.refused_jobs.tolist(), answer.refused_why, strict=True))
         jobs.target[jobs.active] = 0.0
-        jobs.target[answer.jobs, answer.gpu_type] = answer.share
-        if len(answer.pair_share) or jobs.claims.count:
+        is_sized = jobs.smallest[answer.jobs] > 0
+        plain = ~is_sized
+        jobs.target[answer.jobs[plain], answer.gpu_type[plain]] = answer.share[plain]
+        if len(answer.pair_share) or jobs.claims.count or is_sized.any():
             _put_claims(answer, jobs, forgotten_s)
         asked = self.asked_jobs
         jobs.solved[asked] = np.where(jobs.solved[asked] < 0, answer.epoch, jobs.solved[asked])
@@ -165,13 +168,21 @@ def _capacity(jobs: JobTable, pool: GpuPool, rows: Ints, gpus: Bools) -> Ints:
 
 def _put_claims(answer: AllocationSolved, jobs: JobTable, forgotten_s: float) -> None:
     claims, is_alive = jobs.claims, jobs.state[: jobs.count] <= LAST_ALIVE
-    in_use = jobs.partner[claims.first] == claims.second
+    in_use = (jobs.lease[claims.first] >= 0) & (jobs.partner[claims.first] == claims.second)
+    in_use &= (claims.second >= 0) | (jobs.gpus[claims.first] == claims.gpus)
     is_worth_it = np.maximum(claims.owed_s, claims.received_s) >= forgotten_s
-    lives = is_alive[claims.first] & is_alive[claims.second]
-    wanted = is_alive[answer.pair_jobs].all(axis=1) & (answer.pair_share > 0)
-    members, gpu_type, share = answer.pair_jobs[wanted], answer.pair_gpu_type[wanted], answer.pair_share[wanted]
-    fresh = ClaimKeys(members[:, 0], members[:, 1], jobs.gpus[members[:, 0]], gpu_type)
-    claims.put(fresh, share, lives & (in_use | is_worth_it))
+    lives = is_alive[claims.first] & (is_alive[claims.second] | (claims.second < 0))
+    members, pair_share = answer.pair_jobs, answer.pair_share
+    both = np.flatnonzero(is_alive[members].all(axis=1) & (pair_share > 0))
+    one = np.flatnonzero((jobs.smallest[answer.jobs] > 0) & is_alive[answer.jobs] & (answer.share > 0))
+    own = answer.jobs[one]
+    fresh = ClaimKeys(
+        np.concatenate([own, members[both, 0]]),
+        np.concatenate([np.full(len(own), ALONE), members[both, 1]]),
+        np.concatenate([answer.sizes[one] if len(own) else own, jobs.gpus[members[both, 0]]]),
+        np.concatenate([answer.gpu_type[one], answer.pair_gpu_type[both]]),
+    )
+    claims.put(fresh, np.concatenate([answer.share[one], pair_share[both]]), lives & (in_use | is_worth_it))
 
 
 class ThroughputRequest:
@@ -197,10 +208,13 @@ class ThroughputRequest:
 
     def ask(self, jobs: JobTable, pool: GpuPool) -> EstimateThroughput:
         """Opens a request for all jobs that wait for one. `apply` ignores answers for jobs that are over by then."""
-        rows = self.asked = np.unique(np.array(self.wanted, dtype=np.int64))
+        rows = np.unique(np.array(self.wanted, dtype=np.int64))
         self.wanted = []
-        specs = [jobs.specs[row] for row in rows.tolist()]
-        return EstimateThroughput(rows, tuple(s.job_type for s in specs), jobs.gpus[rows], pool.gpu_types)
+        wanted = [(row, size) for row in rows.tolist() for size in _unknown_sizes(jobs, row)]
+        job_types = tuple(jobs.specs[row].job_type for row, _ in wanted)
+        found, gpus = np.array(wanted, dtype=np.int64).reshape(-1, 2).T
+        self.asked = np.unique(found)
+        return EstimateThroughput(found, job_types, gpus, pool.gpu_types)
 
     def apply(self, answer: ThroughputEstimated, jobs: JobTable) -> bool:
         """Stores the estimated rates; returns whether any active job got one."""
@@ -208,11 +222,26 @@ class ThroughputRequest:
         rates: Floats = answer.rates_steps_per_s
         known = ~np.isnan(rates).all(axis=1) & (jobs.state[answer.jobs] <= LAST_ALIVE)
         rows, rates, types = answer.jobs[known], rates[known], rates.shape[1]  # types that joined since stay unknown
+        is_any = bool(len(rows))
+        if len(several := sizes.several(jobs, rows)):
+            gpus = answer.sizes[known] if len(answer.sizes) else sizes.requested(jobs, rows)[0]
+            for k in several.tolist():
+                sizes.learn(jobs, int(rows[k]), int(gpus[k]), rates[k])
+            is_plain = jobs.smallest[rows] == 0
+            rows, rates = rows[is_plain], rates[is_plain]
         is_new = ~np.isnan(rates)
         for k in [k for k, row in enumerate(rows.tolist()) if jobs.specs[row].gpu_types]:
             is_new[k, jobs.rate[rows[k], :types] == 0.0] = False  # types that its owner does not allow
         jobs.rate[rows, :types] = np.where(is_new, rates, jobs.rate[rows, :types])
-        return bool(len(rows))
+        return is_any
+
+
+def _unknown_sizes(jobs: JobTable, row: int) -> list[int]:
+    """The sizes of a job that need estimates, the requested one last."""
+    if row not in jobs.sizes:
+        return [int(jobs.gpus[row])]
+    own, requested = jobs.sizes[row], jobs.specs[row].gpus
+    return sorted(own.gpus[np.isnan(own.rate).any(axis=1)].tolist(), key=lambda size: size == requested)
 
 
 class JobNames:
@@ -261,9 +290,12 @@ def problem_of(
     The capacity excludes GPUs that `exempt` jobs hold. Isolated shares divide the whole cluster among all jobs.
     """
     counts = pool.counts if exempt.open_gpus is None else pool.type_counts(exempt.open_gpus)
-    gpus, steps_total = jobs.gpus[rows], jobs.steps_total[rows]
+    (gpus, rate), steps_total = sizes.requested(jobs, rows), jobs.steps_total[rows]
     usable = can_run(jobs, pool, rows, exempt.open_gpus)  # false: the rate is unknown, or the gang too large
-    rate = np.where(usable, jobs.rate.take(rows, axis=0), 0.0)
+    if len(several := sizes.several(jobs, rows)):
+        most = max_gang(jobs, pool, rows[several], exempt.open_gpus)
+        usable[several] = (rate[several] > 0) & (gpus[several, None] <= most)
+    rate = np.where(usable, rate, 0.0)
     _book_isolated(jobs, np.union1d(rows, exempt.jobs) if len(exempt.jobs) else rows, pool.counts)
     order = np.arange(len(rows))
     entity = jobs.entity[rows]
@@ -303,13 +335,30 @@ def problem_of(
     )
 
 
+def _sizes_of_problem(jobs: JobTable, pool: GpuPool, rows: Ints, exempt: NonPreemptible) -> SizesOfJobs | None:
+    """The sizes of the problem's jobs other than those that they requested; None without any."""
+    several = sizes.several(jobs, rows)
+    if not len(several):
+        return None
+    most = max_gang(jobs, pool, rows[several], exempt.open_gpus)
+    own = [jobs.sizes[row] for row in rows[several].tolist()]
+    position = np.repeat(np.arange(len(own)), [len(one.gpus) for one in own])
+    gpus, rate = np.concatenate([one.gpus for one in own]), np.concatenate([one.rate for one in own])
+    asked = np.array([jobs.specs[row].gpus for row in rows[several].tolist()])
+    runs = (rate > 0) & (gpus[:, None] <= most[position])
+    is_other = gpus != asked[position]
+    found = np.where(runs, rate, 0.0)[is_other]
+    return SizesOfJobs(several[position][is_other], gpus[is_other], found)
+
+
 def _book_isolated(jobs: JobTable, rows: Ints, counts: Ints) -> None:
     """Adds the time that the steps since the last problem take on 1/n of each GPU type. Gavel §4.2, Themis."""
-    steps, before, rate = jobs.steps_done[rows], jobs.isolated_rate[rows], jobs.rate.take(rows, axis=0)
+    gpus, rate = sizes.requested(jobs, rows)
+    steps, before = jobs.steps_done[rows], jobs.isolated_rate[rows]
     progressed = steps - jobs.isolated_steps[rows]
     more_s = np.divide(progressed, before, out=np.zeros(len(rows)), where=before > 0)
     jobs.isolated_s[rows] += np.maximum(more_s, 0.0)
     jobs.isolated_steps[rows] = steps
-    share = counts[None, :] / (len(rows) * jobs.gpus[rows])[:, None]
+    share = counts[None, :] / (len(rows) * gpus)[:, None]
     share /= np.maximum(row_sums(share), 1.0)[:, None]
     jobs.isolated_rate[rows] = row_sums(share * np.where(np.isnan(rate), 0.0, rate))

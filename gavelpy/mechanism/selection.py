@@ -9,10 +9,13 @@ Source: greedy by priority, skipping jobs that do not fit (Gavel, OSDI '20, sect
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import repeat
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from gavelpy.mechanism import sizes
 from gavelpy.mechanism.claims import ALONE
 from gavelpy.mechanism.domains import NOT_THERE, Domains
 from gavelpy.mechanism.jobs import JobTable
@@ -64,7 +67,8 @@ def select(
     share, serial, type; of equals, a job alone comes before its sizes, and these before its pairs.
     """
     claims = _open_claims(jobs, rows) if jobs.claims.count else rows[:0]
-    if len(rows) == 1 and domains is None and reserved is None and not len(claims):
+    is_plain = domains is None and reserved is None and not len(claims)
+    if len(rows) == 1 and is_plain and not jobs.smallest[rows[0]]:
         return alone(jobs, _select_one(jobs, rows, free, settings))
     local, gpu_type = np.nonzero(jobs.target.take(rows, axis=0) > 0)
     left = free.copy()
@@ -164,13 +168,12 @@ def select_leftover(
 ) -> Chosen:
     """Allocates free GPUs to jobs that can use them: largest lag first, on the fastest type with enough GPUs.
 
-    With `move_lag_s`, the lag of a running job counts for that much more, and its own type comes before types that are
-    as fast.
+    A job with several sizes gets the size and type on which it is fastest. With `move_lag_s`, the lag of a running job
+    counts for that much more, and its own type and size come before those that are as fast.
     """
     if not free.any() or not len(rows):
         return NONE_CHOSEN
-    runs = jobs.rate[rows] > 0
-    usable = runs & (jobs.gpus[rows, None] <= free[None, :]) if domains is None else runs
+    usable = sizes.fits(jobs, rows, free) if domains is None else jobs.rate[rows] > 0
     rows = rows[usable.any(axis=1)]
     if not len(rows):
         return NONE_CHOSEN
@@ -188,16 +191,26 @@ def select_leftover(
     for job, gpus, types, places in zip(
         rows.tolist(), jobs.gpus[rows].tolist(), by_speed.tolist(), slots.tolist(), strict=True
     ):
-        for gpu_type, slot in zip(types, places, strict=True):
-            domain = left.find(slot, gpus, job)
+        options: Iterable[tuple[int, int, int]] = zip(types, places, repeat(gpus))  # repeats
+        if job in jobs.sizes:
+            options = _sizes_by_speed(jobs, job, dict(zip(types, places, strict=True)), bool(move_lag_s))
+        for gpu_type, slot, need in options:
+            domain = left.find(slot, need, job)
             if domain != NOT_THERE and jobs.rate[job, gpu_type] > 0:
-                left.take(domain, gpus, job)
-                chosen.append((job, domain, ALONE, gpus))
+                left.take(domain, need, job)
+                chosen.append((job, domain, ALONE, need))
                 break
         if not any(left.free):
             break
     free[:] = left.free
     return chosen_of(chosen)
+
+
+def _sizes_by_speed(jobs: JobTable, job: int, slots: Mapping[int, int], stays: bool) -> Iterator[tuple[int, int, int]]:
+    """(type, slot, GPUs) of a job with several sizes, the fastest first; with `stays`, of equals that of its lease."""
+    held = (int(jobs.lease_type[job]), int(jobs.gpus[job])) if stays else (-1, -1)
+    for gpu_type, gpus in jobs.sizes[job].by_speed(held):
+        yield gpu_type, slots[gpu_type], gpus
 
 
 def merit(jobs: JobTable, pairs: Ints, gpu_type: Ints, settings: MechanismSettings) -> tuple[Floats, Floats, Floats]:

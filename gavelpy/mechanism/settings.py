@@ -39,6 +39,11 @@ class Rules:
         """Whether several rounds without changes may be one."""
         return True
 
+    @property
+    def allows_sizes(self) -> bool:
+        """Whether jobs may have several sizes."""
+        return True
+
     def fade(self, settings: MechanismSettings, elapsed_s: float) -> float:
         """Factor on owed and received time after `elapsed_s`: 1 where `lag_max_s` limits their difference instead."""
         return 1.0 if settings.move_lag_s else float(0.5 ** (elapsed_s / settings.lag_half_life_s))
@@ -52,7 +57,7 @@ class Rules:
         return 0.0
 
     def forgotten_s(self, settings: MechanismSettings) -> float:
-        """A pair without a share is deleted at an allocation if its owed and received time are below this."""
+        """A claim without a share is deleted at an allocation if its owed and received time are below this."""
         return settings.round_s / 32
 
     def allocation_arrived(self, jobs: JobTable, settings: MechanismSettings) -> None:

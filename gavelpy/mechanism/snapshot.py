@@ -23,6 +23,7 @@ from gavelpy.mechanism.node_resources import needs_of, strained
 from gavelpy.mechanism.original_gavel import DEFICIT
 from gavelpy.mechanism.requests import AllocationRequest
 from gavelpy.mechanism.settings import settings_of, settings_values
+from gavelpy.mechanism.sizes import JobSizes
 from gavelpy.mechanism.windows import OUTSIDE, Window, due_s
 from gavelpy.model.arrays import Ints
 from gavelpy.model.job import JobId, JobSpec, NodeId
@@ -30,6 +31,7 @@ from gavelpy.model.restored_jobs import restored_specs
 
 VERSION = 10
 ARCHIVED = 11  # of a core that jobs have left
+SIZED = 12  # of a core with jobs of several sizes
 OLDEST = 1  # version that can still be read
 _SHARED = -2  # up to version 5: location of a checkpoint in the directory that nodes share
 _CORE = ("now_s", "settled_s", "incarnation", "round", "round_began_s", "round_end_s", "attention_s", "awaiting",
@@ -44,7 +46,7 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
     jobs, pool, question = core.jobs, core.pool, core.question
     n = jobs.count
     return {
-        "version": VERSION if jobs.ids.is_plain else ARCHIVED,
+        "version": SIZED if jobs.sizes else VERSION if jobs.ids.is_plain else ARCHIVED,
         "settings": settings_values(core.settings),
         "core": {name: getattr(core, name) for name in _CORE},
         "type_order": core.type_order.copy(),
@@ -89,14 +91,16 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
             str(row): {str(lease): gpus.copy() for lease, gpus in lost.items()}
             for row, lost in jobs.lost_leases.items()
         },
-    } | ({} if jobs.ids.is_plain else {"serials": jobs.ids.serials.copy(), "next_job": jobs.ids.next_serial})
+        **({} if jobs.ids.is_plain else {"serials": jobs.ids.serials.copy(), "next_job": jobs.ids.next_serial}),
+        **({"sizes": {str(row): own.rate.copy() for row, own in jobs.sizes.items()}} if jobs.sizes else {}),
+    }
 
 
 def restore(state: dict[str, Any]) -> SchedulerCore:
     """The core of a snapshot. Raises JournalCorrupt if the version is not readable or the snapshot incomplete."""
     version = state.get("version")
-    if type(version) is not int or not OLDEST <= version <= ARCHIVED:
-        raise JournalCorrupt(f"snapshot version must be in [{OLDEST}, {ARCHIVED}], got {version!r}")
+    if type(version) is not int or not OLDEST <= version <= SIZED:
+        raise JournalCorrupt(f"snapshot version must be in [{OLDEST}, {SIZED}], got {version!r}")
     try:
         state = _from_version_1(state) if version == 1 else state
         state = _from_version_2(state) if version <= 2 else state
@@ -261,7 +265,8 @@ def _from_version_8(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _restored(state: dict[str, Any]) -> SchedulerCore:
-    state = state | {"jobs": {"total_by": np.full(len(state["specs"]), -1)} | state["jobs"]}  # all as submitted
+    count = len(state["specs"])  # up to version 10 of snapshots, all as submitted, and of one size
+    state = state | {"jobs": {"total_by": np.full(count, -1), "sized_s": np.zeros(count)} | state["jobs"]}
     core = SchedulerCore(settings_of(state["settings"]))
     _restore_pool(core.pool, state)
     core.jobs = core.leases.jobs = _restored_jobs(state, len(core.pool.gpu_types))
@@ -317,7 +322,7 @@ def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
     jobs.serial_of = {JobId(spec.id): row for row, spec in enumerate(jobs.specs)}
     jobs.count, jobs.any_refused = len(jobs.specs), any(spec.no_preempt for spec in jobs.specs)
     jobs.ids.next_serial = jobs.count
-    if state["version"] == ARCHIVED:
+    if state["version"] >= ARCHIVED and "serials" in state:
         jobs.ids.restore(np.array(state["serials"], dtype=np.int64), int(state["next_job"]))
     jobs.entities = list(state["entities"])
     jobs.gang_gpus = _gangs(state["gangs"])
@@ -329,6 +334,9 @@ def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
     for name in (*INT_COLUMNS, *FLOAT_COLUMNS, *WIDE_COLUMNS):
         getattr(jobs, name)[: jobs.count] = state["jobs"][name]
     jobs.claims = _restored_claims(state["pairs"], jobs)
+    for row in np.flatnonzero(jobs.smallest[: jobs.count]).tolist():
+        sizes, rate = np.array(jobs.specs[row].sizes, dtype=np.int64), state["sizes"][str(row)]
+        jobs.sizes[row] = JobSizes(sizes, np.array(rate, dtype=np.float64))
     jobs.booked = {int(row): str(name) for row, name in state["booked"].items()}
     jobs.limited = {row: None for row in jobs.active.tolist() if jobs.specs[row].is_limited}
     jobs.featured = {row: needed for row in jobs.active.tolist() if (needed := jobs.specs[row].features)}

@@ -28,7 +28,7 @@ from gavelpy.model.arrays import Bools, Ints
 if TYPE_CHECKING:
     from gavelpy.mechanism.core import SchedulerCore
 
-_BY_JOB = ("leases", "steps_done", "steps_total", "rates_steps_per_s", "gpu_type", "share")
+_BY_JOB = ("leases", "steps_done", "steps_total", "rates_steps_per_s", "gpu_type", "share", "sizes")
 
 
 def handle_serials(core: SchedulerCore, event: Event, now_s: float) -> list[Command]:
@@ -95,9 +95,14 @@ def _rows(ids: Identities, name: str, serials: Ints) -> Ints:
 
 
 def _check_lengths(event: Any, rows: Ints) -> None:  # Any: an event with jobs
-    lengths = [len(rows), *(len(getattr(event, name)) for name in _BY_JOB if hasattr(event, name))]
+    lengths = [len(rows), *(len(getattr(event, name)) for name in _columns(event))]
     if len(set(lengths)) > 1:
         raise InvalidInput(f"columns of one event must be of one length, got {lengths}")
+
+
+def _columns(event: Any) -> list[str]:  # Any: an event with jobs
+    """The columns of an event that have one value for each job; sizes may be left out."""
+    return [name for name in _BY_JOB if hasattr(event, name) and (name != "sizes" or len(event.sizes))]
 
 
 def _among(event: Any, rows: Ints, here: Bools) -> Event:  # Any: an event with jobs
@@ -106,7 +111,7 @@ def _among(event: Any, rows: Ints, here: Bools) -> Event:  # Any: an event with 
         found: Event = replace(event, jobs=rows)
         return found
     _check_lengths(event, rows)
-    changes = {name: getattr(event, name)[here] for name in _BY_JOB if hasattr(event, name)}
+    changes = {name: getattr(event, name)[here] for name in _columns(event)}
     if isinstance(event, LeaseStarted):
         ends = event.gpu_offsets
         if len(ends) != len(rows) + 1:

@@ -79,6 +79,26 @@ def with_sizes(problem: AllocationProblem, sizes: Mapping[str, Sequence[Size]]) 
     )
 
 
+def with_size_rows(
+    problem: AllocationProblem, jobs: Ints, gpus: Floats, rates_steps_per_s: Floats
+) -> AllocationProblem:
+    """`problem` with one configuration more for each row of a job, its GPUs, (S,), and rates, (S, T).
+
+    As `with_sizes`, for valid sizes in arrays; other resources are needed in proportion to GPUs.
+    """
+    demand = np.rint(_first_demand(problem)[jobs] * (gpus / problem.gpus_asked[jobs])[:, None]).astype(np.int64)
+    demand[:, 0] = np.rint(gpus * THOUSANDTHS)
+    C, S = problem.configuration_count, len(jobs)
+    return replace(
+        problem,
+        demand=np.concatenate([problem.demand, demand]),
+        member_configuration=np.concatenate([problem.member_configuration, np.arange(C, C + S)]),
+        member_job=np.concatenate([problem.member_job, jobs]),
+        member_rate_steps_per_s=np.concatenate([problem.member_rate_steps_per_s, rates_steps_per_s]),
+        plan=_plans(problem, [""] * S),
+    )
+
+
 def with_pairs(
     problem: AllocationProblem, pairs: Sequence[tuple[int, int]], rates_steps_per_s: npt.ArrayLike
 ) -> AllocationProblem:

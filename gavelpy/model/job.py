@@ -14,6 +14,7 @@ import numpy as np
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import VALUE_MAX, Floats, floats, index_of, require
+from gavelpy.model.job_sizes import RatesBySize, checked_rates, checked_sizes
 from gavelpy.model.notify import NO_NOTIFICATIONS, Notify
 from gavelpy.model.software import OF_NODE, Software
 
@@ -46,7 +47,7 @@ class JobSpec:
 
     id: JobId
     steps_total: float
-    gpus: int = 1  # all of one type
+    gpus: int = 1  # that it requests, all of one type
     weight: float = 1.0
     job_type: str = ""  # key in a throughput table
     rates_steps_per_s: Mapping[str, float] = field(default_factory=dict)  # of the whole job; 0 = cannot run there
@@ -85,6 +86,8 @@ class JobSpec:
     reservation: str = ""  # it runs within this reservation only, on its nodes; empty = outside of all
     cpus_per_gpu: float = 0.0  # CPU cores that it needs with each GPU, on the same node; 0 = none are counted for it
     memory_gib_per_gpu: float = 0.0  # memory of the node, likewise
+    sizes: tuple[int, ...] = ()  # all numbers of GPUs on which it can run, ascending; empty = on `gpus` only
+    rates_by_size: RatesBySize = field(default_factory=dict)  # of the sizes other than `gpus`; without: estimated
 
     def __post_init__(self) -> None:
         self._check_id()
@@ -104,6 +107,8 @@ class JobSpec:
                 f"one_process_a_node of job {self.id!r} must be true, because it is interactive, got "
                 f"{self.one_process_a_node!r}"
             )
+        if self.sizes and self.kind is JobKind.INTERACTIVE:
+            raise InvalidInput(f"sizes of job {self.id!r} must be one, because it is interactive, got {self.sizes!r}")
         self._check_owner()
         self._check_how_it_runs()
 
@@ -112,11 +117,9 @@ class JobSpec:
             raise InvalidInput(f"id must be a non-empty name without commas, tabs or line breaks, got {self.id!r}")
 
     def _check_rates(self) -> None:
-        object.__setattr__(self, "rates_steps_per_s", dict(self.rates_steps_per_s))  # the caller's may change
-        for gpu_type, rate in self.rates_steps_per_s.items():
-            if not 0 <= rate <= VALUE_MAX:
-                where = f"rates_steps_per_s[{gpu_type!r}] of job {self.id!r}"
-                raise InvalidInput(f"{where} must be in [0, {VALUE_MAX:g}], got {rate!r}")
+        rates = checked_rates("rates_steps_per_s", self.id, self.rates_steps_per_s)
+        sizes, by_size = checked_sizes(self.id, self.gpus, tuple(self.sizes), self.rates_by_size)
+        vars(self).update(rates_steps_per_s=rates, sizes=sizes, rates_by_size=by_size)
 
     def _check_owner(self) -> None:
         if not self.owner.isprintable():
@@ -346,8 +349,8 @@ def statistics_of(trace: Trace) -> dict[str, Any]:
         "steps": _percentiles([job.steps_total for job in trace.jobs]),
         "duration_s": _percentiles(durations_s),
         "load_gpu_h": load_gpu_s / 3600.0,
-        "weighted_share": _share(sum(job.weight != 1.0 for job in trace.jobs), J),
-        "deadline_share": _share(sum(bool(np.isfinite(job.deadline_s)) for job in trace.jobs), J),
+        "weighted_share": sum(job.weight != 1.0 for job in trace.jobs) / max(J, 1),
+        "deadline_share": sum(bool(np.isfinite(job.deadline_s)) for job in trace.jobs) / max(J, 1),
         "entities": len({job.entity for job in trace.jobs if job.entity}),
         "jobs_without_rates": J - len(runnable),
     }
@@ -363,7 +366,3 @@ def _percentiles(values: Sequence[float]) -> dict[str, float]:
         return {}
     found = np.percentile(np.array(values), _PERCENTILES).tolist()
     return {f"p{p}": value for p, value in zip(_PERCENTILES, found, strict=True)}
-
-
-def _share(count: int, total: int) -> float:
-    return count / total if total else 0.0

@@ -14,7 +14,7 @@ from gavelpy.model.notify import Notify
 from gavelpy.model.software import OF_NODE, Software
 
 _FIELDS = fields(JobSpec)
-_TUPLES = ("after_ok", "after_any", "gpu_types", "nodes", "exclude")
+_TUPLES = ("after_ok", "after_any", "gpu_types", "nodes", "exclude", "sizes")
 _KINDS = {kind.value: kind for kind in JobKind}
 
 

@@ -13,7 +13,7 @@ A cluster starts empty, or takes over the leases of any core (`adopt`).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -42,12 +42,14 @@ class VirtualCluster:
         *,
         steps: StepCount | None = None,
         co_location: CoLocation | None = None,
+        rate_by_size: Mapping[int, Mapping[int, Floats]] | None = None,
     ) -> None:
         J = len(steps_total)
         self.costs = costs
         self.steps, self.co_location = steps or StepCount(), co_location
         self.gpu_type_of = gpu_type_of  # (G,)
         self.true_rate = true_rate  # (J, T) steps/s
+        self.rate_by_size = rate_by_size or {}  # (T,) of jobs with several sizes, by job and number of GPUs
         self.steps_total = steps_total  # (J,)
         self.gpu_free_s = np.full(len(gpu_type_of), -math.inf)  # (G,) end of the last lease there
         self.job_free_s = np.full(J, -math.inf)  # (J,) end of the job's last lease
@@ -118,7 +120,7 @@ class VirtualCluster:
         offsets, gpus = _gpus_of(jobs, rows.tolist())
         second = self._place(rows, gpus, offsets)
         self.gpus_before[rows] = gpu_set(gpus, offsets)
-        self._lease(rows, jobs.lease[rows].copy(), jobs.lease_type[rows], np.full(len(rows), now_s))
+        self._lease(rows, jobs.lease[rows].copy(), jobs.lease_type[rows], np.diff(offsets), np.full(len(rows), now_s))
         self.steps_at_start[rows] = jobs.steps_done[rows]
         self._expect_finish(rows)
         self._expect_co_location(rows[second], now_s)
@@ -210,7 +212,7 @@ class VirtualCluster:
         second = self._place(rows, gpus, offsets)
         where, before = gpu_set(gpus, offsets), self.gpus_before[rows]
         moved = (before != NO_GPUS) & (before != where)
-        self._lease(rows, leases, self.gpu_type_of[gpus[offsets[:-1]]], start_s)
+        self._lease(rows, leases, self.gpu_type_of[gpus[offsets[:-1]]], counts, start_s)
         self.began_s[rows] += self.costs.restart_s + self.costs.migration_s * moved
         self.counted_s[rows] = self.began_s[rows]
         self._expect_finish(rows)
@@ -225,10 +227,8 @@ class VirtualCluster:
         start_s = max(*self.gpu_free_s[gpus].tolist(), self.job_free_s.item(row), now_s)
         where, before = gpu_set(gpus, np.array([0, len(gpus)])), self.gpus_before[row]
         moved = NO_GPUS != before != where[0]
-        began_s, rate = (
-            start_s + (self.costs.restart_s + self.costs.migration_s * moved),
-            self.true_rate.item(row, gpu_type),
-        )
+        began_s = start_s + (self.costs.restart_s + self.costs.migration_s * moved)
+        rate = self._rate(row, gpu_type, len(gpus))
         steps_left = self.steps_total.item(row) - self.steps_at_start.item(row)
         self.gpu_job[gpus] = row
         self.lease[row], self.lease_type[row], self.rate[row] = leases[0], gpu_type, rate
@@ -239,12 +239,19 @@ class VirtualCluster:
         self._rows = min(self._rows[0], row), max(self._rows[1], row + 1)
         self._timeline.push(start_s, Starts(rows, leases, np.array([len(gpus)]), gpus, where))
 
-    def _lease(self, rows: Ints, leases: Ints, gpu_types: Ints, start_s: Floats) -> None:
+    def _lease(self, rows: Ints, leases: Ints, gpu_types: Ints, counts: Ints, start_s: Floats) -> None:
         self.lease[rows], self.lease_type[rows] = leases, gpu_types
         self.start_s[rows] = self.began_s[rows] = self.counted_s[rows] = start_s
         self.rate[rows] = self.true_rate[rows, gpu_types]
+        for k in [k for k, row in enumerate(rows.tolist()) if row in self.rate_by_size] if self.rate_by_size else ():
+            self.rate[rows[k]] = self._rate(int(rows[k]), int(gpu_types[k]), int(counts[k]))
         self._is_leased[rows] = True
         self._rows = min(self._rows[0], int(rows.min())), max(self._rows[1], int(rows.max()) + 1)
+
+    def _rate(self, row: int, gpu_type: int, gpus: int) -> float:
+        """Steps/s of a job alone on this many GPUs."""
+        own = self.rate_by_size.get(row)
+        return self.true_rate.item(row, gpu_type) if own is None else own[gpus].item(gpu_type)
 
     def _leased(self) -> Ints:
         """Jobs that run or wait to start, ascending."""

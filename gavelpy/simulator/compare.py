@@ -16,6 +16,7 @@ from gavelpy.model.job import Trace
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.policies.base import PolicyRun as PolicyRun
 from gavelpy.policies.base import planned_over_rounds, policy_from
+from gavelpy.simulator.job_sizes import as_requested
 from gavelpy.simulator.metrics import SimulationResult, with_fairness
 from gavelpy.simulator.settings import SimulationSettings
 from gavelpy.simulator.simulate import Progress, Simulation
@@ -44,7 +45,8 @@ def compare(
 
     Finish-time fairness compares with a run under `isolated`. Without one among the runs, it is NaN, unless `fairness`
     is set: then `isolated` is simulated in addition, and each result has the CPU time of that, `cpu_fairness_s`. The
-    yardstick does not depend on `move_lag_s`: `isolated` delivers its shares in every round. With
+    yardstick does not depend on `move_lag_s`: `isolated` delivers its shares in every round; and not on sizes: each job
+    has the GPUs that it requested. With
     `learning`, the runs know no rates; the extra run of `isolated` does. Each run writes its journal to
     `journal_directory`/label.journal, if given. Equal arguments give equal results, except for the run times.
     """
@@ -60,7 +62,7 @@ def compare(
         chosen = prompt if run == baseline else settings
         estimation = learning.begin(trace, cluster.gpu_types, seed) if learning is not None and run in runs else None
         simulation = Simulation(
-            trace,
+            trace if run in runs else as_requested(trace),
             cluster,
             engine_for(run, chosen, throughputs, estimation, learning.profile_gpu_s if learning is not None else 0.0),
             chosen,

@@ -198,7 +198,7 @@ def leases_frame(history: History) -> pd.DataFrame:
     """One row a stay on the same GPUs, by start; two stays of a pair overlap: see `sharing_frame`."""
     import pandas as pd
 
-    rows, types, starts, ends = history.run_intervals()
+    rows, types, starts, ends, gpus = history.sized_runs()
     order = np.lexsort((rows, starts))
     ids = np.array([s.id for s in history.specs], dtype=object)
     names = np.array(history.gpu_types, dtype=object)
@@ -206,7 +206,7 @@ def leases_frame(history: History) -> pd.DataFrame:
         {
             "job": ids[rows[order]],
             "gpu_type": names[types[order]],
-            "gpus": history.gpus[rows[order]],
+            "gpus": gpus[order],
             "start_s": starts[order],
             "end_s": ends[order],
         }

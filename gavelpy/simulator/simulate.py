@@ -50,6 +50,7 @@ from gavelpy.model.throughput import ThroughputTable
 from gavelpy.simulator import metrics
 from gavelpy.simulator.cluster import VirtualCluster
 from gavelpy.simulator.co_location import CoLocation, co_location_of
+from gavelpy.simulator.job_sizes import check_sizes, true_rates_by_size
 from gavelpy.simulator.metrics import SimulationResult, with_probes_made
 from gavelpy.simulator.settings import SimulationSettings
 from gavelpy.simulator.virtual_scheduler import NodeEvent, VirtualScheduler
@@ -92,6 +93,7 @@ class Simulation(VirtualScheduler):
         check_known(trace.jobs, settings.mechanism)
         if settings.mechanism.teams:
             check_entities(trace.jobs, settings.mechanism)
+        check_sizes(trace.jobs, engine.policy, settings.mechanism.rules, is_estimated=estimation is not None)
         super().__init__(SchedulerCore(check=check_foreign), engine)
         self.trace, self.cluster, self.settings = trace, cluster, settings
         self.seed, self.label, self.progress = seed, label or engine.policy.name, progress
@@ -138,6 +140,7 @@ class Simulation(VirtualScheduler):
             self.settings.costs,
             steps=self.settings.steps,
             co_location=self._co_location(view.gpu_types) if self.settings.mechanism.packing else None,
+            rate_by_size=true_rates_by_size(jobs, self.throughputs, view.gpu_types),
         )
 
     def _co_location(self, gpu_types: tuple[str, ...]) -> CoLocation:

@@ -67,7 +67,19 @@ def pairs_of(data: st.DataObject, core: SchedulerCore, question: SolveAllocation
     order = data.draw(st.permutations(question.jobs.tolist()))
     members = np.array(order[: len(order) // 2 * 2], dtype=np.int64).reshape(-1, 2)
     members = members[core.jobs.gpus[members[:, 0]] == core.jobs.gpus[members[:, 1]]]
+    members = members[~core.jobs.smallest[members].any(axis=1)]
     types = st.integers(0, len(question.problem.gpu_types) - 1)
     kinds = data.draw(st.lists(types, min_size=len(members), max_size=len(members)))
     shares = data.draw(st.lists(st.sampled_from([0.25, 0.5]), min_size=len(members), max_size=len(members)))
     return members, np.array(kinds, dtype=np.int64), np.array(shares)
+
+
+def sizes_with(gpus: int) -> tuple[int, ...]:
+    """No other sizes for two of three requests, then some: 2 with 1 and 4, and 5 with 3."""
+    return {2: (1, 2, 4), 5: (3, 5)}.get(gpus, ())
+
+
+def some_sizes(data: st.DataObject, core: SchedulerCore, jobs: Ints) -> Ints:
+    """A size for each of these shares: one of those of its job."""
+    found = [data.draw(st.sampled_from(core.jobs.specs[job].sizes or (0,))) for job in jobs.tolist()]
+    return np.array(found, dtype=np.int64)

@@ -15,7 +15,7 @@ def check_users(core: SchedulerCore, granted: Ints) -> None:
     for owner in {jobs.specs[row].owner for row in granted.tolist()}:
         rows = [row for row in jobs.leased.tolist() if jobs.specs[row].owner == owner]
         assert len(rows) <= (settings.jobs_running_a_user_max or len(rows)), "a user has too many jobs"
-        gpus = sum(jobs.specs[row].gpus for row in rows)
+        gpus = sum(int(jobs.gpus[row]) for row in rows)
         assert gpus <= (settings.gpus_a_user_max or gpus), "a user has too many GPUs"
 
 

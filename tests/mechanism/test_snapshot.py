@@ -72,9 +72,9 @@ def test_a_failed_question_is_still_put_off_after_a_restart() -> None:
     assert restore(snapshot(core)).wakeup_s == core.wakeup_s == 360.0
 
 
-@pytest.mark.parametrize("version", [0, 12, None, "1", True])
+@pytest.mark.parametrize("version", [0, 13, None, "1", True])
 def test_a_snapshot_of_another_version_is_refused(version: object) -> None:
-    with pytest.raises(JournalCorrupt, match=rf"snapshot version must be in \[1, 11\], got {version!r}"):
+    with pytest.raises(JournalCorrupt, match=rf"snapshot version must be in \[1, 12\], got {version!r}"):
         restore(make_state() | {"version": version})
 
 

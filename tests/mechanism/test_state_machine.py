@@ -53,7 +53,7 @@ from gavelpy.mechanism.snapshot import restore, snapshot
 from gavelpy.model.arrays import Ints
 from gavelpy.model.job import JobId, JobSpec, NodeId
 from tests.mechanism.builders import make_mechanism
-from tests.mechanism.careless_input import WRONG, forced_drain, pairs_of
+from tests.mechanism.careless_input import WRONG, forced_drain, pairs_of, sizes_with, some_sizes
 from tests.mechanism.careless_leases import check_users, leases_to, pinned_leases, unsaved_leases
 
 TYPES = ("v100", "k80")
@@ -172,7 +172,8 @@ class CarelessWorld(RuleBasedStateMachine):
     ) -> None:
         name = JobId(f"j{self.core.jobs.count}")
         speeds = dict(zip(TYPES, rates, strict=True)) if known else {}
-        options: dict[str, Any] = {"gpus": gpus, "preemptible": preemptible, "owner": owner}
+        several = sizes_with(gpus) if self.core.settings.rules.allows_sizes else ()
+        options: dict[str, Any] = {"gpus": gpus, "preemptible": preemptible, "owner": owner, "sizes": several}
         options |= {"cpus_per_gpu": needs[0], "memory_gib_per_gpu": needs[1]}
         self._tell(JobSubmitted(JobSpec(name, 1000.0, rates_steps_per_s=speeds, **options)))
 
@@ -221,7 +222,8 @@ class CarelessWorld(RuleBasedStateMachine):
     @rule(data=st.data(), rate=st.sampled_from([0.0, 2.0, float("nan")]))
     def estimate(self, data: st.DataObject, rate: float) -> None:
         job = data.draw(st.integers(0, self.core.jobs.count - 1))
-        self._tell(ThroughputEstimated(np.array([job]), np.full((1, len(self.core.pool.gpu_types)), rate)))
+        sizes = np.array([data.draw(st.sampled_from(self.core.jobs.specs[job].sizes or (1,)))])
+        self._tell(ThroughputEstimated(np.array([job]), np.full((1, len(self.core.pool.gpu_types)), rate), sizes))
 
     @rule(late_s=st.sampled_from([0.0, 0.0, 1.0, 400.0]))
     def wake(self, late_s: float) -> None:
@@ -240,7 +242,9 @@ class CarelessWorld(RuleBasedStateMachine):
         matrix = np.array(shares).reshape(J, T) / max(T, 1)
         row, column = np.nonzero(matrix)
         pairs = pairs_of(data, self.core, question) if question.packing else ()
-        solved = AllocationSolved(epoch, question.jobs[row], column, matrix[row, column], 0.0, 0.0, "", *pairs)
+        of_jobs = question.jobs[row], column, matrix[row, column]
+        sizes = some_sizes(data, self.core, question.jobs[row])
+        solved = AllocationSolved(epoch, *of_jobs, 0.0, 0.0, "", *pairs, sizes=sizes)
         self._tell(AllocationFailed(epoch, "no") if fails else solved)
 
     @precondition(lambda self: self.core.jobs.count and self.core.pool.node_row)
@@ -328,12 +332,8 @@ class CarelessWorld(RuleBasedStateMachine):
         self._tell(LeaseStarted(*_rows(lease), np.array([0, len(lease.gpus)]), lease.gpus))
 
     def _tell(self, event: Event) -> None:
-        young, paused, pinned, unsaved = (
-            self._young(),
-            self._paused(),
-            pinned_leases(self.core),
-            unsaved_leases(self.core),
-        )
+        young, paused = self._young(), self._paused()
+        pinned, unsaved = pinned_leases(self.core), unsaved_leases(self.core)
         for command in self.core.handle(event, self.now_s):
             if isinstance(command, RoundPlan):
                 assert not (self.core.jobs.hold[command.grant_jobs] >= 0).any(), "a held job got a lease"
