@@ -210,14 +210,15 @@ def why_no_room(jobs: JobTable, pool: GpuPool, row: int, gpus: Bools) -> str:
     if (most >= size).any() or not (counts >= size).any():
         return ""
     nodes = np.unique(pool.node_of[gpus])
-    free = ", ".join(
-        f"{pool.node_ids[node]} has {in_words(_known(left[node]), '')} left" for node in nodes[:3].tolist()
-    )
+    free = ", ".join(f"{pool.node_ids[node]} has {_in_words(left[node], need)} left" for node in nodes[:3].tolist())
     more = f" and {len(nodes) - 3} more nodes too little" if len(nodes) > 3 else ""
     asks = f"{size} GPUs" if size > 1 else "1 GPU"
     return f"waits for {in_words(need)}: {asks} would be free, but {free}{more}"
 
 
-def _known(amounts: Ints) -> Ints:
-    """Amounts for people, without those that are not known."""
-    return np.where(amounts > NOT_KNOWN // 2, 0, amounts)
+def _in_words(left: Ints, need: Ints) -> str:
+    """What is left of each resource that is needed, as "0 CPU cores", without what a node does not report."""
+    cores, gib = (amount / THOUSANDTHS for amount in left.tolist())
+    parts = [f"{cores:g} CPU core{'' if cores == 1 else 's'}"] if need[0] > 0 and left[0] <= NOT_KNOWN // 2 else []
+    parts += [f"{gib:g} GiB of memory"] if need[1] > 0 and left[1] <= NOT_KNOWN // 2 else []
+    return " and ".join(parts)

@@ -69,7 +69,9 @@ def test_jobs_share_the_cores_of_a_node() -> None:
     assert list(found) == [0, 1], "8 cores suffice for two jobs"
     assert free_amounts(core.jobs, core.pool).tolist() == [[0, 0]]
     assert reasons(core)[2].kind is ReasonKind.AWAITS_RESOURCES
-    assert reasons(core)[2].text.startswith("waits for 4 CPU cores per GPU: 1 GPU would be free, but n0 has nothing")
+    assert reasons(core)[2].text.startswith(
+        "waits for 4 CPU cores per GPU: 1 GPU would be free, but n0 has 0 CPU cores left"
+    )
 
 
 def test_the_policy_gets_a_row_for_each_declared_resource() -> None:
