@@ -186,6 +186,14 @@ PricesOption = Annotated[
         help="USD per GPU-hour. Default: list prices of known types.",
     ),
 ]
+NodeResourcesOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TYPE:CORES:GIB,...",
+        rich_help_panel=_CLUSTER,
+        help="CPU cores and memory of each node, 0 = unlimited. Default: they limit no job.",
+    ),
+]
 PoliciesOption = Annotated[
     str,
     typer.Option(

@@ -97,6 +97,21 @@ def prices(text: str) -> dict[str, float]:
     return found
 
 
+def node_resources(text: str) -> tuple[dict[str, float], dict[str, float]]:
+    """`v100:32:256,k80:16:64` as ({"v100": 32.0, "k80": 16.0}, {"v100": 256.0, "k80": 64.0})."""
+    cpus: dict[str, float] = {}
+    gib: dict[str, float] = {}
+    for part in text.split(","):
+        gpu_type, *amounts = part.strip().split(":")
+        if gpu_type in cpus:
+            raise InvalidInput(f"--node-resources must name each GPU type once, got {gpu_type!r} twice in {text!r}")
+        try:
+            cpus[gpu_type], gib[gpu_type] = map(float, amounts)
+        except ValueError:
+            raise InvalidInput(f"--node-resources must look like v100:32:256, got {part.strip()!r}") from None
+    return cpus, gib
+
+
 def runs(text: str, *, blind: bool) -> list[PolicyRun]:
     """The runs of `fifo,max_min_fairness@blind`; `blind` makes all of them blind."""
     from gavelpy.policies.base import PolicyRun

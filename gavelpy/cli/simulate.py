@@ -61,6 +61,7 @@ class Experiment:
             "trace": self.trace.name,
             "jobs": len(self.trace),
             "cluster": dict(zip(self.cluster.gpu_types, self.cluster.gpu_counts.tolist(), strict=True)),
+            **_amounts(self.cluster),
             "prices_usd_per_gpu_h": dict(zip(self.cluster.gpu_types, self.cluster.prices.tolist(), strict=True)),
             "policies": [run.label for run in self.runs],
             "window": list(self.window) if self.window is not None else None,
@@ -114,6 +115,7 @@ def simulate(
     cluster: o.ClusterOption = "v100:36,p100:36,k80:36",
     gpus_per_node: o.GpusPerNodeOption = 4,
     prices: o.PricesOption = None,
+    node_resources: o.NodeResourcesOption = None,
     throughputs: o.ThroughputsOption = None,
     policy: o.PoliciesOption = "max_min_fairness",
     blind: o.BlindOption = False,
@@ -156,14 +158,13 @@ def simulate(
     rounds = {"round_s": round_s, "solve_interval_s": solve_interval_s, "move_lag_s": move_lag_s}
     rounds |= {"lease_min_s": lease_min_s, "start_max_s": start_max_s, "retry_s": retry_s, "retry_max_s": retry_max_s}
     check_report(report, figures)
-    table = believed_table_of(throughputs)
     experiment = Experiment(
         runs=p.runs(policy, blind=blind),
-        cluster=_cluster(cluster, gpus_per_node, prices),
+        cluster=_cluster(cluster, gpus_per_node, prices, node_resources),
         settings=_settings(preset, rounds | {"packing": packing or None, "teams": p.teams(teams)}, costs),
         window=p.window(window) if window is not None else None,
         journal=p.writable_directory("--journal", journal) if journal is not None else None,
-        trace=_trace(trace, generate, new, table, seed),
+        trace=_trace(trace, generate, new, table := believed_table_of(throughputs), seed),
         seed=seed,
         throughputs=_pairs(table, throughputs) if packing else None,
         learning=_learning(estimate, claims_off, profile_gpu_s),
@@ -171,6 +172,12 @@ def simulate(
         | _given({"generate": generate and new.given(), "claims_off": claims_off, "profile_gpu_s": profile_gpu_s}),
     )
     _output(experiment, run(experiment), report, figures, output)
+
+
+def _amounts(cluster: Cluster) -> dict[str, dict[str, list[float]]]:
+    """CPU cores and memory of a node of each type, for the record; empty if none are stated."""
+    found = {node.gpu_type: [node.cpus, node.memory_gib] for node in cluster.nodes if node.cpus or node.memory_gib}
+    return {"node_resources": found} if found else {}
 
 
 def run(experiment: Experiment) -> dict[str, SimulationResult]:
@@ -300,7 +307,7 @@ def _learning(estimate: bool, claims_off: float | None, profile_gpu_s: float | N
     return Learning(claims_off or 0.0, profile_gpu_s or 0.0)
 
 
-def _cluster(text: str, gpus_per_node: int, prices: str | None) -> Cluster:
+def _cluster(text: str, gpus_per_node: int, prices: str | None, node_resources: str | None) -> Cluster:
     from gavelpy.model.cluster import Cluster
 
     if any(len(part) > 100 for part in text.split(",")):  # int() refuses numbers of thousands of digits
@@ -312,7 +319,8 @@ def _cluster(text: str, gpus_per_node: int, prices: str | None) -> Cluster:
             raise InvalidInput(
                 f"--prices must name types of the cluster ({', '.join(bare.gpu_types)}), got {gpu_type!r}"
             )
-    return Cluster.parse(text, gpus_per_node=gpus_per_node, price_usd_per_gpu_h=usd_per_gpu_h)
+    amounts = p.node_resources(node_resources) if node_resources is not None else ({}, {})
+    return Cluster.parse(text, gpus_per_node=gpus_per_node, price_usd_per_gpu_h=usd_per_gpu_h).with_amounts(*amounts)
 
 
 def _settings(

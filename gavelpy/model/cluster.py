@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 
 import numpy as np
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import VALUE_MAX, Floats, Ints, index_of
-from gavelpy.model.job import NodeId
+from gavelpy.model.job import AMOUNT_MAX, NodeId
 
 GPU_COUNT_MAX = 1_000_000
 _DIGITS_MAX = 20  # int() refuses thousands of digits
@@ -29,6 +29,8 @@ class ClusterNode:
     node_id: NodeId
     gpu_type: str
     gpu_count: int
+    cpus: float = 0.0  # CPU cores; 0 = not stated, and they limit no job; the same of the memory
+    memory_gib: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,9 @@ class Cluster:
             if node.gpu_type not in self.gpu_types:
                 known = ", ".join(self.gpu_types)
                 raise InvalidInput(f"gpu_type of {node.node_id!r} must be one of {known}, got {node.gpu_type!r}")
+            for name, amount in (("cpus", node.cpus), ("memory_gib", node.memory_gib)):
+                if not 0 <= amount <= AMOUNT_MAX:
+                    raise InvalidInput(f"{name} of {node.node_id!r} must be in [0, {AMOUNT_MAX:g}], got {amount!r}")
         for gpu_type, price in self.price_usd_per_gpu_h.items():
             if not (price >= 0 and math.isfinite(price)):
                 raise InvalidInput(f"prices_usd_per_gpu_h[{gpu_type!r}] must be a finite number >= 0, got {price!r}")
@@ -87,6 +92,27 @@ class Cluster:
                 raise InvalidInput(f"cluster must name each GPU type once, got {gpu_type!r} twice in {text!r}")
             gpus[gpu_type] = int(count)
         return cls.of(gpus, gpus_per_node=gpus_per_node, price_usd_per_gpu_h=price_usd_per_gpu_h)
+
+    def with_amounts(self, cpus: Mapping[str, float], memory_gib: Mapping[str, float]) -> Cluster:
+        """The same nodes with these CPU cores and this memory each, by GPU type; types not named keep theirs.
+
+        >>> Cluster.of({"v100": 6}).with_amounts({"v100": 32}, {}).nodes[1]
+        ClusterNode(node_id='v100-1', gpu_type='v100', gpu_count=2, cpus=32, memory_gib=0.0)
+        """
+        for field_name, amounts in (("cpus", cpus), ("memory_gib", memory_gib)):
+            for gpu_type in amounts:
+                if gpu_type not in self.gpu_types:
+                    known = ", ".join(self.gpu_types)
+                    raise InvalidInput(f"{field_name} must be of types of the cluster ({known}), got {gpu_type!r}")
+        nodes = [
+            replace(
+                node,
+                cpus=cpus.get(node.gpu_type, node.cpus),
+                memory_gib=memory_gib.get(node.gpu_type, node.memory_gib),
+            )
+            for node in self.nodes
+        ]
+        return replace(self, nodes=tuple(nodes))
 
     @property
     def gpu_counts(self) -> Ints:

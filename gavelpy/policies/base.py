@@ -5,7 +5,7 @@ Built-in and plug-in policies register in the entry point group `gavelpy.policie
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
@@ -19,6 +19,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation, Certificate
 from gavelpy.model.arrays import Floats, row_sums
 from gavelpy.model.explanation import Goal
+from gavelpy.model.job import JobSpec
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.policy_file import class_in_file, is_in_file, split_name
 from gavelpy.solve.solver import Solver
@@ -192,6 +193,17 @@ def refuse_unused(policy: Policy, problem: AllocationProblem) -> None:
         if each not in uses and each.is_given(problem):
             of = f": {', '.join(problem.resources[1:])}" if each is ProblemInput.RESOURCES else ""
             raise InvalidInput(f"policy {policy.name!r} does not use {each.in_words}, got a problem with them{of}")
+
+
+def refuse_needs(policy: Policy, specs: Iterable[JobSpec]) -> None:
+    """Raises InvalidInput if one of these jobs declares CPU cores or memory and the policy does not count them."""
+    needy = [spec for spec in specs if spec.cpus_per_gpu or spec.memory_gib_per_gpu]
+    if needy and ProblemInput.RESOURCES not in (uses_of(policy) or ()):
+        name = "cpus_per_gpu" if needy[0].cpus_per_gpu else "memory_gib_per_gpu"
+        raise InvalidInput(
+            f"{name} must be 0 with the policy {policy.name}, which does not count CPU cores and memory "
+            f"(`gavel policies`), got {getattr(needy[0], name):g} of job {needy[0].id!r}"
+        )
 
 
 def goal_of(policy: Policy | type[Policy]) -> Goal:

@@ -47,6 +47,7 @@ from gavelpy.model.arrays import Bools, Ints
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import Trace
 from gavelpy.model.throughput import ThroughputTable
+from gavelpy.policies.base import refuse_needs
 from gavelpy.simulator import metrics
 from gavelpy.simulator.cluster import VirtualCluster
 from gavelpy.simulator.co_location import CoLocation, co_location_of
@@ -91,6 +92,7 @@ class Simulation(VirtualScheduler):
         node_events: Iterable[tuple[float, NodeEvent]] = (),
     ) -> None:
         check_known(trace.jobs, settings.mechanism)
+        refuse_needs(engine.policy, trace.jobs)
         if settings.mechanism.teams:
             check_entities(trace.jobs, settings.mechanism)
         check_sizes(trace.jobs, engine.policy, settings.mechanism.rules, is_estimated=estimation is not None)
@@ -127,7 +129,8 @@ class Simulation(VirtualScheduler):
     def _set_up(self) -> None:
         self.handle(ConfigChanged(self.settings.for_policy(self.engine.policy).mechanism))
         for node in self.cluster.nodes:
-            self.handle(NodeJoined(node.node_id, node.gpu_type, node.gpu_count))
+            what = node.node_id, node.gpu_type, node.gpu_count
+            self.handle(NodeJoined(*what, cpus=node.cpus, memory_gib=node.memory_gib))
         for gpu_type, price in zip(self.cluster.gpu_types, self.cluster.prices.tolist(), strict=True):
             if gpu_type in self.core.view().gpu_types:
                 self.handle(PriceChanged(gpu_type, price))

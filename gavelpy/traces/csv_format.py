@@ -1,8 +1,8 @@
 """The project's CSV formats: traces (one row per job) and throughput tables (one row per job type, GPUs and GPU type).
 
 Traces: id, arrival_s, steps_total, then optionally gpus (1), weight (1), job_type, deadline_s (from submission; empty
-= none), entity, command, working_directory, and a column `rate_<gpu type>` (steps/s of the whole job; 0 = cannot run
-there, empty = unknown) for each type.
+= none), entity, command, working_directory, cpus_per_gpu (0), memory_gib_per_gpu (0), and a column `rate_<gpu type>`
+(steps/s of the whole job; 0 = cannot run there, empty = unknown) for each type.
 
 Tables: job_type, gpus, gpu_type, rate_steps_per_s (empty = unknown), then optionally provenance (measured), source,
 pair_job_type and pair_rate_steps_per_s: a row with a pair_job_type gives the rates of two jobs that share the GPUs.
@@ -26,7 +26,8 @@ from gavelpy.model.throughput import Provenance, ThroughputTable
 from gavelpy.traces.fields import CsvTable, Place, csv_table, csv_text, read_text, write_text
 
 TRACE_REQUIRED = ("id", "arrival_s", "steps_total")
-TRACE_OPTIONAL = ("gpus", "weight", "job_type", "deadline_s", "entity", "command", "working_directory")
+_NEEDS = ("cpus_per_gpu", "memory_gib_per_gpu")
+TRACE_OPTIONAL = ("gpus", "weight", "job_type", "deadline_s", "entity", "command", "working_directory", *_NEEDS)
 RATE_PREFIX = "rate_"
 TABLE_REQUIRED = ("job_type", "gpus", "gpu_type", "rate_steps_per_s")
 TABLE_OPTIONAL = ("provenance", "source", "pair_job_type", "pair_rate_steps_per_s")
@@ -91,9 +92,16 @@ def _job(cell: Mapping[str, str], place: Place) -> JobSpec:
             entity=cell.get("entity", ""),
             command=cell.get("command", ""),
             working_directory=cell.get("working_directory", ""),
+            cpus_per_gpu=_need("cpus_per_gpu", cell, place),
+            memory_gib_per_gpu=_need("memory_gib_per_gpu", cell, place),
         )
     except InvalidInput as error:
         raise error.located(place.file, place.line) from error
+
+
+def _need(name: str, cell: Mapping[str, str], place: Place) -> float:
+    text = cell.get(name, "").strip()
+    return place.number(name, text) if text else 0.0
 
 
 def write_csv_trace(trace: Trace, path: str | Path) -> None:
@@ -102,10 +110,11 @@ def write_csv_trace(trace: Trace, path: str | Path) -> None:
 
 
 def trace_cells(trace: Trace) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of the trace; command and working_directory only if some job has them."""
+    """Header and rows of the trace; command, working_directory and needs only if some job has them."""
     gpu_types = list(dict.fromkeys(t for job in trace.jobs for t in job.rates_steps_per_s))
     extra = [name for name in ("command", "working_directory") if any(getattr(job, name) for job in trace.jobs)]
-    header = [*TRACE_REQUIRED, *_WRITTEN, *extra, *(f"{RATE_PREFIX}{t}" for t in gpu_types)]
+    needs = [name for name in _NEEDS if any(getattr(job, name) for job in trace.jobs)]
+    header = [*TRACE_REQUIRED, *_WRITTEN, *extra, *needs, *(f"{RATE_PREFIX}{t}" for t in gpu_types)]
     rows = [
         [
             job.id,
@@ -117,6 +126,7 @@ def trace_cells(trace: Trace) -> tuple[list[str], list[list[str]]]:
             "" if math.isinf(job.deadline_s) else _float_text(job.deadline_s),
             job.entity,
             *(getattr(job, name) for name in extra),
+            *(_float_text(getattr(job, name)) for name in needs),
             *(_float_text(job.rates_steps_per_s.get(t, math.nan)) for t in gpu_types),
         ]
         for job, arrival_s in zip(trace.jobs, trace.arrival_s.tolist(), strict=True)

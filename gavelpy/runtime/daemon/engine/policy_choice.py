@@ -12,9 +12,8 @@ from gavelpy.mechanism.events import PolicyChanged
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.job import JobSpec
 from gavelpy.model.problem import BlindView
-from gavelpy.policies.base import Policy, ProblemInput, planned_over_rounds, policy_named, uses_of
+from gavelpy.policies.base import Policy, planned_over_rounds, policy_named, refuse_needs
 from gavelpy.policies.policy_file import is_in_file
-from gavelpy.runtime.daemon.job_history import name_of
 from gavelpy.simulator.settings import Costs
 
 TURN_S = Costs().turn_s  # cost of a start and a stop of a job, for policies that plan with it
@@ -64,13 +63,7 @@ class PolicyChoice:
 
     def refuse_needs(self, specs: Iterable[JobSpec]) -> None:
         """Raises InvalidInput if one of these jobs declares CPU cores or memory and the policy does not count them."""
-        needy = [spec for spec in specs if spec.cpus_per_gpu or spec.memory_gib_per_gpu]
-        if needy and ProblemInput.RESOURCES not in (uses_of(self.policy) or ()):
-            name = "cpus_per_gpu" if needy[0].cpus_per_gpu else "memory_gib_per_gpu"
-            raise InvalidInput(
-                f"{name} must be 0 with the policy {self.name}, which does not count CPU cores and memory "
-                f"(`gavel policies`), got {getattr(needy[0], name):g} of job {name_of(needy[0].id)!r}"
-            )
+        refuse_needs(self.policy, specs)
 
     @property
     def event(self) -> PolicyChanged:
