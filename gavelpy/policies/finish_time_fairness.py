@@ -70,9 +70,10 @@ def isolated_s(problem: AllocationProblem, *, weighted: bool = False) -> Floats:
 
     1 for jobs that cannot run: they have no part.
     """
-    weight = np.where(problem.can_run, problem.weight if weighted else 1.0, 0.0)
-    owed = _rate_on_part(problem, weight / (weight.sum() or 1.0))
-    equal = _rate_on_part(problem, problem.can_run / max(1, int(problem.can_run.sum())))
+    equal = owed = _rate_on_part(problem, problem.can_run / max(1, int(problem.can_run.sum())))
+    if weighted:
+        weight = np.where(problem.can_run, problem.weight, 0.0)
+        owed = _rate_on_part(problem, weight / (weight.sum() or 1.0))
     steps = problem.isolated_s * equal + problem.steps_remaining
     return np.divide(steps, owed, out=np.ones(problem.job_count), where=owed > 0)
 

@@ -54,9 +54,10 @@ from gavelpy.solve.objective import MaxSum, MinMaxFinishTime
 from gavelpy.solve.prices.height import height
 from gavelpy.solve.prices.newton import NEWTON_MIN
 from gavelpy.solve.program import Program, best_rate_steps_per_s, program_of
-from gavelpy.solve.solver import CAREFUL, QUICK, HighsEffort, Solver
+from gavelpy.solve.solver import CAREFUL, NUMPY_ROWS_MAX, QUICK, HighsEffort, Solver
 
 _FEW_TYPES = 4  # devex pricing saves a third of the time up to this number; with 8 types it takes half as much again
+_KERNEL_TYPES_MAX = 7  # with more, numpy adds in another order
 _SLACK = 5e-9
 _DECIDES = 1e-9  # relative: jobs whose own bounds are this close to the worst one's
 
@@ -127,6 +128,12 @@ def _best_in(program: Program, members: Ints) -> tuple[Floats, Floats]:
     room = _room(p, members)[program.jobs] if len(p.resources) > 1 else np.inf
     rate = np.maximum(rate, np.where(p.gpu_counts > 0, 0.0, p.rate_alone_steps_per_s))  # rate on a first GPU
     rate = rate[program.jobs] / program.best_rate_steps_per_s[program.jobs, None]
+    if p.is_plain and len(rate) > NUMPY_ROWS_MAX and rate.shape[1] <= _KERNEL_TYPES_MAX:
+        from gavelpy.solve.prices.curve_kernels import best_alone as best_by_kernel  # loads numba
+
+        best, per_gpu = np.empty(len(rate)), np.empty(rate.shape)
+        best_by_kernel(rate, gpus[program.jobs], p.gpu_counts.copy(), best, per_gpu)
+        return best, per_gpu
     gpus = gpus[program.jobs, None]
     order = np.argsort(-rate, axis=1, kind="stable")
     fastest = np.take_along_axis(rate, order, axis=1)

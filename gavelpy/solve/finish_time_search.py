@@ -169,7 +169,9 @@ class Curves:
 
     def fall(self, ratio: float) -> Floats:
         """Decrease of each target per increase of the ratio, (n,) >= 0."""
-        targets = self.targets(ratio)
+        return self._fall_at(self.targets(ratio))
+
+    def _fall_at(self, targets: Floats) -> Floats:
         return np.where(targets < self.cap, self.isolated * targets**2, 0.0)
 
     def taken(self, rows: Ints) -> Curves:
@@ -190,9 +192,10 @@ class Curves:
         high = float(((self.age + len(weight) * weight / limit) / self.isolated).max())  # each takes at most its part
         ratio = low
         while high - low > 4 * _ULPS * high:
-            excess = float(weight @ self.targets(ratio)) - limit
+            targets = self.targets(ratio)
+            excess = float(weight @ targets) - limit
             low, high = (ratio, high) if excess > 0 else (low, ratio)
-            slope = float(weight @ self.fall(ratio))
+            slope = float(weight @ self._fall_at(targets))
             ratio += excess / slope + _ULPS * ratio if slope > 0 else math.inf
             if not low < ratio < high:
                 ratio = math.sqrt(low) * math.sqrt(high) if high > 2 * low else (low + high) / 2
