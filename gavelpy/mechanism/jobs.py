@@ -204,6 +204,7 @@ class JobTable:
         self.owner[: self.count] = [owners.setdefault(spec.owner, len(owners)) for spec in self.specs]
         named = (spec.job_type for spec in self.specs)
         self.job_type[: self.count] = [types.setdefault(name, len(types)) if name else -1 for name in named]
+        self.smallest[: self.count] = [spec.sizes[0] if spec.sizes else 0 for spec in self.specs]
 
     def skip(self, count: int, gpu_types: tuple[str, ...], now_s: float) -> None:
         """Adds jobs up to `count`, with lost records; they count as failed."""
