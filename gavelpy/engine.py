@@ -56,6 +56,9 @@ LEFT_MAX_S = 86400.0 * 365.0  # cap on the remaining GPU time of a job
 ROUNDING = 2.0**-34  # solver error below a multiple that is ignored
 
 
+_Prices = tuple[dict[str, float], dict[tuple[str, str], float]]  # of GPUs, and of other resources
+
+
 @dataclass
 class Profiled:
     """The measurements that an engine has scheduled, and the GPU time reserved for them."""
@@ -90,6 +93,7 @@ class Engine:
     solver: Solver = field(default_factory=Solver)
     cpu_s: float = 0.0  # of the policy so far
     shadow_prices: dict[str, float] = field(default_factory=dict)  # by GPU type, of the last allocation
+    resource_prices: dict[tuple[str, str], float] = field(default_factory=dict)  # of others, by GPU type and resource
     estimator: ThroughputEstimator | None = None
     quantile: float = 0.5
     pair_quantile: float = PAIR_QUANTILE
@@ -109,7 +113,7 @@ class Engine:
     def _solved_by_part(self, question: SolveAllocation) -> AllocationSolved | AllocationFailed:
         """The answers for each part of the cluster. Objective and marginal values as for classes, first parts first."""
         answers: list[AllocationSolved] = []
-        prices: dict[str, float] = {}
+        prices: _Prices = {}, {}
         budget_s, measured_s = self.profile_budget_s, self.profiled.gpu_s
         for one in question.parts:
             part = part_of(question, one)
@@ -121,8 +125,8 @@ class Engine:
             if isinstance(answer, AllocationFailed):
                 return answer
             answers.append(answer)
-            prices = {name: prices.get(name) or price for name, price in self.shadow_prices.items()}
-        self.shadow_prices = prices
+            prices = self._prices_after(prices)
+        self.shadow_prices, self.resource_prices = prices
         return joined_answers(question.epoch, answers)
 
     def _solved_by_class(self, question: SolveAllocation) -> AllocationSolved | AllocationFailed:
@@ -133,7 +137,7 @@ class Engine:
         """
         left = TiersLeft(question)
         answers: list[AllocationSolved] = []
-        prices: dict[str, float] = {}
+        prices: _Prices = {}, {}
         budget_s, measured_s = self.profile_budget_s, self.profiled.gpu_s
         for k in range(len(question.tiers)):
             part = left.part(k)
@@ -148,8 +152,8 @@ class Engine:
                 return answer
             left.answered(k, part, answer)
             answers.append(answer)
-            prices = {name: prices.get(name) or price for name, price in self.shadow_prices.items()}
-        self.shadow_prices = prices
+            prices = self._prices_after(prices)
+        self.shadow_prices, self.resource_prices = prices
         return joined_answers(question.epoch, answers)
 
     def _solved(self, question: SolveAllocation) -> AllocationSolved | AllocationFailed:
@@ -178,6 +182,11 @@ class Engine:
             row, gpu_type = np.concatenate([row, question.sizes.rows[size]]), np.concatenate([gpu_type, its_type])
             share = np.concatenate([share, several[size, its_type]])
         self.shadow_prices = dict(zip(problem.gpu_types, allocation.shadow_prices.tolist(), strict=True))
+        self.resource_prices = {
+            (gpu_type, name): price
+            for name, column in zip(problem.resources[1:], allocation.resource_prices.T[1:].tolist(), strict=True)
+            for gpu_type, price in zip(problem.gpu_types, column, strict=True)
+        }
         certificate = allocation.certificate
         return AllocationSolved(
             question.epoch,
@@ -210,6 +219,14 @@ class Engine:
             answer,
             refused_jobs=np.concatenate([answer.refused_jobs, question.jobs[refused]]),
             refused_why=(*answer.refused_why, *([why] * len(refused))),
+        )
+
+    def _prices_after(self, prices: _Prices) -> _Prices:
+        """The prices of the answers before, and where they are 0 those of the last answer."""
+        gpus, others = prices
+        return (
+            {name: gpus.get(name) or price for name, price in self.shadow_prices.items()},
+            {key: others.get(key) or price for key, price in self.resource_prices.items()},
         )
 
     def estimate(self, question: EstimateThroughput) -> ThroughputEstimated:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -57,6 +58,9 @@ def policies(output: o.OutputOption = Output.TABLE) -> None:
             lists[1] = "not declared"
         table.add_row(entry["name"], ", ".join(entry["aliases"]), entry["summary"], *lists)
     console().print(table)
+
+
+_PER_RESOURCE = {"cpus": "of a core", "memory_gib": "of a GiB"}
 
 
 @app.callback()
@@ -168,7 +172,11 @@ def _show(found: client_pb2.GetClusterResponse, output: Output) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for title in ("GPU type", "GPUs", "in use", "marginal value"):
         table.add_column(title, justify="left" if title == "GPU type" else "right")
+    others = [name for name in _PER_RESOURCE if any(name in kind.resource_prices for kind in found.types)]
+    for name in others:
+        table.add_column(_PER_RESOURCE[name], justify="right")
     for kind in found.types:
-        price = compact(kind.price) if kind.price == kind.price else DASH
-        table.add_row(printable(kind.gpu_type), str(kind.gpus), str(kind.gpus_in_use), price)
+        values = [kind.price, *(kind.resource_prices.get(name, math.nan) for name in others)]
+        prices = [compact(value) if value == value else DASH for value in values]
+        table.add_row(printable(kind.gpu_type), str(kind.gpus), str(kind.gpus_in_use), *prices)
     out.print(table)

@@ -1629,15 +1629,40 @@ Global___PriorityClass: _TypeAlias = PriorityClass  # noqa: Y015
 class TypeStatus(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class ResourcePricesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     GPU_TYPE_FIELD_NUMBER: _builtins.int
     GPUS_FIELD_NUMBER: _builtins.int
     GPUS_IN_USE_FIELD_NUMBER: _builtins.int
     PRICE_FIELD_NUMBER: _builtins.int
+    RESOURCE_PRICES_FIELD_NUMBER: _builtins.int
     gpu_type: _builtins.str
     gpus: _builtins.int
     """on nodes that are up"""
     gpus_in_use: _builtins.int
     price: _builtins.float
+    @_builtins.property
+    def resource_prices(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """of one more CPU core (cpus) or GiB (memory_gib) of its nodes, if jobs declare any"""
+
     def __init__(
         self,
         *,
@@ -1645,10 +1670,11 @@ class TypeStatus(_message.Message):
         gpus: _builtins.int = ...,
         gpus_in_use: _builtins.int = ...,
         price: _builtins.float = ...,
+        resource_prices: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_type", b"gpu_type", "gpus", b"gpus", "gpus_in_use", b"gpus_in_use", "price", b"price"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_type", b"gpu_type", "gpus", b"gpus", "gpus_in_use", b"gpus_in_use", "price", b"price", "resource_prices", b"resource_prices"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

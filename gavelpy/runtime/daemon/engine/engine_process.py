@@ -47,6 +47,7 @@ class EngineProcess:
         self.estimation = estimation or EstimationChoice()
         self.timeout_s = timeout_s
         self.shadow_prices: dict[str, float] = {}  # of one more GPU, by type, in units of the policy's objective
+        self.resource_prices: dict[tuple[str, str], float] = {}  # of more CPU cores or memory, by type and resource
         self._answered = answered
         self._questions: deque[Question] = deque()
         self._attempts = 0  # for the first of them
@@ -103,7 +104,7 @@ class EngineProcess:
         while self._questions and not self._stopping:
             question, began_s = self._questions[0], time.monotonic()
             self._attempts += 1
-            answer, self.shadow_prices = await self._call("answer", question)
+            answer, self.shadow_prices, self.resource_prices = await self._call("answer", question)
             self._questions.popleft()
             self._attempts = self._failures = 0
             self._answered(answer, time.monotonic() - began_s)

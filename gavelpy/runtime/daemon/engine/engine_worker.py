@@ -35,8 +35,10 @@ def prepare(choice: PolicyChoice, estimation: EstimationChoice) -> None:
     _load(choice, estimation)
 
 
-def answer(choice: PolicyChoice, estimation: EstimationChoice, question: Question) -> tuple[Answer, dict[str, float]]:
-    """The answer to a request, and the shadow prices after it."""
+def answer(
+    choice: PolicyChoice, estimation: EstimationChoice, question: Question
+) -> tuple[Answer, dict[str, float], dict[tuple[str, str], float]]:
+    """The answer to a request, and the shadow prices after it, of GPUs and of other resources."""
     loaded = _load(choice, estimation)
     engine, learner = loaded.engine, loaded.learner
     match question:
@@ -51,7 +53,7 @@ def answer(choice: PolicyChoice, estimation: EstimationChoice, question: Questio
             if loaded.fit is not None:
                 loaded.fit.advance()
             found = learner.learn(question)
-    return found, engine.shadow_prices
+    return found, engine.shadow_prices, engine.resource_prices
 
 
 def _load(choice: PolicyChoice, estimation: EstimationChoice) -> _Loaded:
@@ -61,7 +63,12 @@ def _load(choice: PolicyChoice, estimation: EstimationChoice) -> _Loaded:
         _loaded[:] = [_new(choice, estimation)]
     elif last.choice != choice:
         last.engine = replace(
-            last.engine, policy=choice.policy, blind=_blind(choice), solver=Solver(), shadow_prices={}
+            last.engine,
+            policy=choice.policy,
+            blind=_blind(choice),
+            solver=Solver(),
+            shadow_prices={},
+            resource_prices={},
         )
         last.choice = choice
     return _loaded[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,12 +33,16 @@ _NODE_STATES = {NodeState.UP: "up", NodeState.DRAINING: "draining", NodeState.LO
 
 @dataclass(frozen=True)
 class GpuTypeStatus:
-    """The GPUs of one type on nodes that are up. `price`: shadow price of one more, NaN = unknown."""
+    """The GPUs of one type on nodes that are up. `price`: shadow price of one more, NaN = unknown.
+
+    `resource_prices`: of one more CPU core or GiB of their nodes, by resource; empty if no job declares any.
+    """
 
     gpu_type: str
     gpus: int
     gpus_in_use: int
     price: float
+    resource_prices: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -233,8 +237,11 @@ class ClusterQueries:
     def _types(self) -> list[GpuTypeStatus]:
         pool, prices = self._scheduler.core.pool, self._scheduler.engine.shadow_prices
         held = np.bincount(pool.type_of[pool.job != NONE], minlength=len(pool.gpu_types)).tolist()
+        others: dict[str, dict[str, float]] = {}
+        for (gpu_type, resource), price in self._scheduler.engine.resource_prices.items():
+            others.setdefault(gpu_type, {})[resource] = price
         return [
-            GpuTypeStatus(gpu_type=name, gpus=int(count), gpus_in_use=used, price=prices.get(name, math.nan))
+            GpuTypeStatus(name, int(count), used, prices.get(name, math.nan), others.get(name, {}))
             for name, count, used in zip(pool.gpu_types, pool.counts.tolist(), held, strict=True)
         ]
 
