@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from gavelpy.mechanism import node_resources, priority_classes, sizes
+from gavelpy.mechanism import problem_columns as numpy_steps
 from gavelpy.mechanism.claims import ALONE, ClaimKeys
 from gavelpy.mechanism.commands import ClusterPart, EstimateThroughput, SizesOfJobs, SolveAllocation
 from gavelpy.mechanism.domains import can_run, max_gang
@@ -22,7 +23,7 @@ from gavelpy.mechanism.lifecycle import LAST_ALIVE
 from gavelpy.mechanism.non_preemptible import ALL_PREEMPTIBLE, NonPreemptible
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.teams import Team, entities_of
-from gavelpy.model.arrays import Bools, Floats, Ints, row_sums
+from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.job import JobId
 from gavelpy.model.problem import GPUS, THOUSANDTHS, AllocationProblem, Entity
 
@@ -290,21 +291,19 @@ def problem_of(
     The capacity excludes GPUs that `exempt` jobs hold. Isolated shares divide the whole cluster among all jobs.
     """
     counts = pool.counts if exempt.open_gpus is None else pool.type_counts(exempt.open_gpus)
-    (gpus, rate), steps_total = sizes.requested(jobs, rows), jobs.steps_total[rows]
     usable = can_run(jobs, pool, rows, exempt.open_gpus)  # false: the rate is unknown, or the gang too large
     if len(several := sizes.several(jobs, rows)):
-        most = max_gang(jobs, pool, rows[several], exempt.open_gpus)
-        usable[several] = (rate[several] > 0) & (gpus[several, None] <= most)
-    rate = np.where(usable, rate, 0.0)
-    _book_isolated(jobs, np.union1d(rows, exempt.jobs) if len(exempt.jobs) else rows, pool.counts)
-    order = np.arange(len(rows))
-    entity = jobs.entity[rows]
-    entities: tuple[Entity, ...] = ()
+        gpus, rate = sizes.requested(jobs, rows[several])
+        usable[several] = (rate > 0) & (gpus[:, None] <= max_gang(jobs, pool, rows[several], exempt.open_gpus))
+    steps = numpy_steps if jobs.kernels is None else jobs.kernels
+    steps.book_isolated(jobs, np.union1d(rows, exempt.jobs) if len(exempt.jobs) else rows, pool.counts)
+    found, order = steps.columns_of(jobs, rows, usable, now_s), np.arange(len(rows))
+    entity, entities = found.entity, tuple[Entity, ...]()
     if teams or jobs.entities:
         entities, row_of = entities_of(tuple(jobs.entities), teams)
         entity = row_of[entity]
     others = node_resources.rows_of(jobs, pool, rows, exempt.open_gpus)
-    capacity, demand = counts[:, None] * THOUSANDTHS, gpus[:, None] * THOUSANDTHS
+    capacity, demand = counts[:, None] * THOUSANDTHS, found.gpus[:, None] * THOUSANDTHS
     return AllocationProblem.of_known(
         job_ids=JobNames().of(jobs, rows) if names is None else names,
         gpu_types=pool.gpu_types,
@@ -313,21 +312,21 @@ def problem_of(
         resources=(GPUS,) if others is None else (GPUS, *others.names),
         member_configuration=order,
         member_job=order,
-        member_rate_steps_per_s=rate,
-        gpus_asked=gpus.astype(np.float64),
-        weight=jobs.weight[rows],
-        steps_remaining=np.maximum(steps_total - jobs.steps_done[rows], steps_total * 1e-12),
-        steps_total=steps_total,
-        age_s=now_s - np.maximum(jobs.submitted_s[rows], jobs.begin_at_s[rows]),
-        isolated_s=jobs.isolated_s[rows],
-        deadline_s=jobs.deadline_at_s[rows] - now_s,
-        attained_gpu_s=jobs.attained_gpu_s[rows],
+        member_rate_steps_per_s=found.rate_steps_per_s,
+        gpus_asked=found.gpus_asked,
+        weight=found.weight,
+        steps_remaining=found.steps_remaining,
+        steps_total=found.steps_total,
+        age_s=found.age_s,
+        isolated_s=found.isolated_s,
+        deadline_s=found.deadline_s,
+        attained_gpu_s=found.attained_gpu_s,
         price_usd_per_gpu_h=pool.prices,
         entity=entity,
-        gpu_type_held=jobs.lease_type[rows],
-        job_type=jobs.job_type[rows],
-        owner=jobs.owner[rows],
-        restart_s=np.maximum(jobs.worked_s[rows] - jobs.began_s[rows], 0.0),
+        gpu_type_held=found.gpu_type_held,
+        job_type=found.job_type,
+        owner=found.owner,
+        restart_s=found.restart_s,
         job_types=tuple(jobs.job_types),
         owners=tuple(jobs.owners),
         entities=entities,
@@ -349,16 +348,3 @@ def _sizes_of_problem(jobs: JobTable, pool: GpuPool, rows: Ints, exempt: NonPree
     is_other = gpus != asked[position]
     found = np.where(runs, rate, 0.0)[is_other]
     return SizesOfJobs(several[position][is_other], gpus[is_other], found)
-
-
-def _book_isolated(jobs: JobTable, rows: Ints, counts: Ints) -> None:
-    """Adds the time that the steps since the last problem take on 1/n of each GPU type. Gavel §4.2, Themis."""
-    gpus, rate = sizes.requested(jobs, rows)
-    steps, before = jobs.steps_done[rows], jobs.isolated_rate[rows]
-    progressed = steps - jobs.isolated_steps[rows]
-    more_s = np.divide(progressed, before, out=np.zeros(len(rows)), where=before > 0)
-    jobs.isolated_s[rows] += np.maximum(more_s, 0.0)
-    jobs.isolated_steps[rows] = steps
-    share = counts[None, :] / (len(rows) * gpus)[:, None]
-    share /= np.maximum(row_sums(share), 1.0)[:, None]
-    jobs.isolated_rate[rows] = row_sums(share * np.where(np.isnan(rate), 0.0, rate))

@@ -33,6 +33,7 @@ from gavelpy.mechanism.taking import (
 from gavelpy.model.arrays import Bools, Floats, Ints
 
 if TYPE_CHECKING:
+    from gavelpy.mechanism.problem_columns import ProblemColumns
     from gavelpy.mechanism.settings import MechanismSettings
 
 
@@ -46,6 +47,12 @@ class WakeupSteps(Protocol):
         self, jobs: Ints, types: Ints, merit: tuple[Floats, Floats, Floats], gpus: Ints, free: Ints
     ) -> tuple[Ints, Ints]:
         """As `serve`."""
+
+    def columns_of(self, jobs: JobTable, rows: Ints, usable: Bools, now_s: float) -> ProblemColumns:
+        """As `problem_columns.columns_of`."""
+
+    def book_isolated(self, jobs: JobTable, rows: Ints, counts: Ints) -> None:
+        """As `problem_columns.book_isolated`."""
 
 
 def alone(jobs: JobTable, selection: Selection) -> Chosen:

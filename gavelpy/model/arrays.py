@@ -19,12 +19,12 @@ Bools = npt.NDArray[np.bool_]
 VALUE_MAX = 1e18  # of rates, weights and steps; their products stay far from overflow
 
 
-_PAIRWISE = 8  # numbers in a row from which numpy adds in another order than one after the other
+PAIRWISE = 8  # numbers in a row from which numpy adds in another order than one after the other
 
 
 def row_sums(table: Floats) -> Floats:
     """`table.sum(axis=1)` to the last bit, in a third of the time where a table has many rows and few columns."""
-    return table.sum(axis=1) if table.shape[1] >= _PAIRWISE else reduce(np.add, table.T, np.zeros(len(table)))
+    return table.sum(axis=1) if table.shape[1] >= PAIRWISE else reduce(np.add, table.T, np.zeros(len(table)))
 
 
 def floats(name: str, values: npt.ArrayLike, shape: tuple[int, ...]) -> Floats:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from functools import reduce
 
@@ -13,6 +14,7 @@ from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem
 
 PACKING_THRESHOLD = 1.5  # the original Gavel's
+COMPILED = "gavelpy.policies.queue_kernels"
 
 
 def whole_shares(
@@ -28,10 +30,9 @@ def whole_shares(
     If the problem has configurations of several jobs, waiting jobs are then co-located with running ones, in the same
     order (see `_CoLocation`). A job that stopped the queue stops it here, too, unless it finds a partner.
     """
-    share: Floats = np.zeros(problem.fits.shape)
     if problem.is_plain:
-        _take_gpus_alone(problem, order, share, blocks=blocks)
-        return share
+        return _kernel(problem, order, blocks=blocks)
+    share: Floats = np.zeros(problem.fits.shape)
     skipped, queue = _take_gpus(problem, order, share, blocks=blocks)
     if problem.member_count.max(initial=0) > 1 and len(skipped) + len(queue):
         co_location = _CoLocation(problem, share, packing_threshold)
@@ -49,8 +50,18 @@ def check_packing_threshold(packing_threshold: float) -> None:
         raise InvalidInput(f"packing_threshold must be finite and >= 1, got {packing_threshold!r}")
 
 
-def _take_gpus_alone(problem: AllocationProblem, order: Ints, share: Floats, *, blocks: bool) -> None:
-    """Sets the `share` of each job, as `_take_gpus` does, if configuration c is job c alone."""
+def _kernel(problem: AllocationProblem, order: Ints, *, blocks: bool) -> Floats:
+    """The shares of jobs alone, in numba if that is loaded: see `queue_kernels`."""
+    if COMPILED not in sys.modules:
+        return take_gpus_alone(problem, order, blocks=blocks)
+    from gavelpy.policies import queue_kernels
+
+    return queue_kernels.take_gpus_alone(problem, order, blocks=blocks)
+
+
+def take_gpus_alone(problem: AllocationProblem, order: Ints, *, blocks: bool) -> Floats:
+    """The shares of jobs, as `_take_gpus` sets them, if configuration c is job c alone."""
+    share: Floats = np.zeros(problem.fits.shape)
     jobs = order[problem.can_run[order]]
     served, used = _first_choices(problem, jobs, share)
     jobs = jobs[served:]
@@ -63,7 +74,7 @@ def _take_gpus_alone(problem: AllocationProblem, order: Ints, share: Floats, *, 
     ):
         most_left = max(left)
         if most_left < least or (blocks and most_left < needed):
-            return
+            break
         best, best_rate = -1, 0.0
         for gpu_type, rate in enumerate(rates):
             if rate < best_rate or rate <= 0 or needed > left[gpu_type]:
@@ -73,6 +84,7 @@ def _take_gpus_alone(problem: AllocationProblem, order: Ints, share: Floats, *, 
         if best >= 0:
             share[job, best] = 1.0
             left[best] -= needed
+    return share
 
 
 def _first_choices(problem: AllocationProblem, jobs: Ints, share: Floats) -> tuple[int, Ints]:

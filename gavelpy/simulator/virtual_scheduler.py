@@ -32,6 +32,7 @@ from gavelpy.mechanism.events import (
 from gavelpy.simulator.cluster import VirtualCluster
 
 NUMBA_IN_USE = "gavelpy.solve.prices.numba_kernels"  # loaded for large problems: see wakeup_kernels
+MUCH_WORK = 1_000_000  # jobs, summed over wake-ups, after which the time to load numba is soon regained
 NodeEvent = NodeJoined | NodeLost | NodeDraining
 
 
@@ -43,6 +44,7 @@ class VirtualScheduler:
     def __init__(self, core: SchedulerCore, engine: Engine, now_s: float = 0.0) -> None:
         self.core, self.engine, self.now_s = core, engine, now_s
         self.agents = None
+        self._work = 0  # jobs, summed over wake-ups
 
     @property
     def next_s(self) -> float:
@@ -59,6 +61,7 @@ class VirtualScheduler:
             if event is not None:
                 self.handle(event)
         if self.core.wakeup_s <= self.now_s:
+            self._compile()
             if self.core.needs_progress(self.now_s):
                 progress = self.agents.progress(self.now_s)
                 if progress is not None:
@@ -86,12 +89,16 @@ class VirtualScheduler:
 
     def solve(self, question: SolveAllocation) -> AllocationSolved | AllocationFailed:
         """The allocation, or why there is none."""
-        answer = self.engine.solve(question)
-        if self.core.jobs.kernels is None and NUMBA_IN_USE in sys.modules:
-            from gavelpy.simulator.wakeup_kernels import WakeupKernels
+        return self.engine.solve(question)
 
-            self.core.jobs.kernels = WakeupKernels()
-        return answer
+    def _compile(self) -> None:
+        """Has the core use kernels once numba is loaded for the policy, or there is enough work to load it for."""
+        if self.core.jobs.kernels is None:
+            self._work += len(self.core.jobs.active)
+            if self._work > MUCH_WORK or NUMBA_IN_USE in sys.modules:
+                from gavelpy.simulator.wakeup_kernels import WakeupKernels
+
+                self.core.jobs.kernels = WakeupKernels()
 
     def _execute(self, command: Command) -> None:
         match command:

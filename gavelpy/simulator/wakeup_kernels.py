@@ -2,8 +2,8 @@
 
 The mechanism does the same in numpy (`booking.settle`, `selection.serve`), which is the oracle of the tests: results
 are equal to the last bit. The kernels take a second to compile and a fiftieth of a second to load, after numba itself,
-so a simulation hands them to its core only where numba is loaded already, for the policy's kernels. The scheduler
-computes allocations in another process, and stays without numba.
+so a simulation hands them to its core only where numba is loaded already, for the policy's kernels, or where there are
+many jobs and wake-ups. The scheduler computes allocations in another process, and stays without numba.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ import math
 
 import numpy as np
 
+from gavelpy.mechanism import problem_columns
 from gavelpy.mechanism.jobs import JobTable
-from gavelpy.model.arrays import Floats, Ints
+from gavelpy.mechanism.problem_columns import ProblemColumns
+from gavelpy.model.arrays import PAIRWISE, Bools, Floats, Ints
+from gavelpy.policies import queue_kernels as queue_kernels  # loaded for all queues of jobs
 from gavelpy.solve.compiled import njit
 
 
@@ -31,6 +34,68 @@ class WakeupKernels:
         """As `selection.serve`."""
         found: tuple[Ints, Ints] = _serve(jobs, types, *merit, gpus, free)
         return found
+
+    def columns_of(self, jobs: JobTable, rows: Ints, usable: Bools, now_s: float) -> ProblemColumns:
+        """As `problem_columns.columns_of`."""
+        if jobs.sizes:
+            return problem_columns.columns_of(jobs, rows, usable, now_s)
+        steps = jobs.steps_total, jobs.steps_done
+        times = jobs.submitted_s, jobs.begin_at_s, jobs.deadline_at_s, jobs.worked_s, jobs.began_s
+        others = jobs.weight, jobs.isolated_s, jobs.attained_gpu_s
+        numbers = jobs.gpus, jobs.entity, jobs.lease_type, jobs.job_type, jobs.owner
+        rate, floats, ints = _columns(rows, usable, now_s, jobs.rate, *steps, *times, *others, *numbers)
+        return ProblemColumns(rate, ints[0], *floats, *ints[1:])
+
+    def book_isolated(self, jobs: JobTable, rows: Ints, counts: Ints) -> None:
+        """As `problem_columns.book_isolated`; numpy adds eight and more types in another order."""
+        if jobs.sizes or len(counts) >= PAIRWISE:
+            problem_columns.book_isolated(jobs, rows, counts)
+            return
+        isolated = jobs.isolated_s, jobs.isolated_steps, jobs.isolated_rate
+        _book_isolated(rows, counts, jobs.rate, jobs.steps_done, jobs.gpus, *isolated)
+
+
+@njit(cache=True, nogil=True)
+def _columns(  # type: ignore[no-untyped-def]
+    rows, usable, now_s, rate, steps_total, steps_done, submitted_s, begin_at_s, deadline_at_s, worked_s, began_s,
+    weight, isolated_s, attained_gpu_s, gpus, entity, lease_type, job_type, owner,
+):  # fmt: skip
+    K, T = usable.shape
+    rates, floats, ints = np.zeros((K, T)), np.empty((9, K)), np.empty((5, K), dtype=np.int64)
+    for k in range(K):
+        row = rows[k]
+        for t in range(T):
+            if usable[k, t]:
+                rates[k, t] = rate[row, t]
+        floats[0, k], floats[1, k] = gpus[row], weight[row]
+        floats[2, k] = max(steps_total[row] - steps_done[row], steps_total[row] * 1e-12)
+        floats[3, k] = steps_total[row]
+        floats[4, k] = now_s - max(submitted_s[row], begin_at_s[row])
+        floats[5, k], floats[6, k] = isolated_s[row], deadline_at_s[row] - now_s
+        floats[7, k], floats[8, k] = attained_gpu_s[row], max(worked_s[row] - began_s[row], 0.0)
+        ints[0, k], ints[1, k], ints[2, k] = gpus[row], entity[row], lease_type[row]
+        ints[3, k], ints[4, k] = job_type[row], owner[row]
+    return rates, floats, ints
+
+
+@njit(cache=True, nogil=True)
+def _book_isolated(  # type: ignore[no-untyped-def]
+    rows, counts, rate, steps_done, gpus, isolated_s, isolated_steps, isolated_rate
+):  # fmt: skip
+    T, jobs = len(counts), len(rows)
+    for row in rows:
+        before = isolated_rate[row]
+        if before > 0:
+            isolated_s[row] += max((steps_done[row] - isolated_steps[row]) / before, 0.0)
+        isolated_steps[row] = steps_done[row]
+        total = 0.0
+        for t in range(T):
+            total += counts[t] / (jobs * gpus[row])
+        total, speed = max(total, 1.0), 0.0
+        for t in range(T):
+            if not math.isnan(rate[row, t]):
+                speed += counts[t] / (jobs * gpus[row]) / total * rate[row, t]
+        isolated_rate[row] = speed
 
 
 @njit(cache=True, nogil=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gavelpy.journal.codec import encode
-from gavelpy.mechanism import booking, reports
+from gavelpy.mechanism import booking, problem_columns, reports
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook
 from gavelpy.mechanism.selection import serve
@@ -88,6 +88,44 @@ def test_a_queue_is_served_as_in_numpy() -> None:
 
         assert [column.tolist() for column in plain] == [column.tolist() for column in compiled]
         assert left[0].tolist() == left[1].tolist()
+
+
+ISOLATED = ("isolated_s", "isolated_steps", "isolated_rate")
+READ = ("rate", "steps_total", "steps_done", "submitted_s", "begin_at_s", "deadline_at_s", "worked_s", "began_s")
+
+
+def test_problems_are_read_as_in_numpy() -> None:
+    rng = np.random.default_rng(2)
+    tables = {types: (blank(types), blank(types)) for types in range(1, TYPES_MAX + 1)}
+    for table in range(TABLES):
+        types = 1 + table % TYPES_MAX
+        plain, compiled = tables[types]
+        fill(plain, rng)
+        for name in (*READ, *ISOLATED):
+            column = getattr(plain, name)
+            column[:] = rng.exponential(1e4, column.shape) * (rng.random(column.shape) < 0.8)
+        plain.rate[rng.random(plain.rate.shape) < 0.1] = np.nan
+        for name in (*READ, *ISOLATED, "attained_gpu_s", "gpus", "lease_type"):
+            getattr(compiled, name)[:] = getattr(plain, name)
+        rows, counts = np.flatnonzero(rng.random(JOBS_MAX) < 0.7), rng.integers(0, 50, types)
+        usable, now_s = np.nan_to_num(plain.rate[rows]) > 0, float(rng.random() * 1e6)
+
+        problem_columns.book_isolated(plain, rows, counts)
+        KERNELS.book_isolated(compiled, rows, counts)
+        both = problem_columns.columns_of(plain, rows, usable, now_s), KERNELS.columns_of(compiled, rows, usable, now_s)
+
+        assert [column.tobytes() for column in both[0]] == [column.tobytes() for column in both[1]]
+        assert [column.dtype for column in both[0]] == [column.dtype for column in both[1]]
+        for name in ISOLATED:
+            assert getattr(plain, name).tobytes() == getattr(compiled, name).tobytes(), name
+
+
+def test_kernels_are_loaded_where_there_is_much_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(virtual_scheduler, "MUCH_WORK", 200)
+
+    is_compiled, _ = run("fifo", SimulationSettings(), "no module", monkeypatch)
+
+    assert is_compiled
 
 
 def run(policy: str, settings: SimulationSettings, loaded: str, patch: pytest.MonkeyPatch) -> tuple[bool, list[bytes]]:
