@@ -24,7 +24,7 @@ from gavelpy.estimator.probes import (
     value_alone,
     with_probes,
 )
-from gavelpy.mechanism.class_tiers import TiersLeft, joined_answers, of_jobs, part_of
+from gavelpy.mechanism.class_tiers import TiersLeft, joined_answers, less_used, of_jobs, part_of
 from gavelpy.mechanism.commands import EstimateThroughput, SizesOfJobs, SolveAllocation
 from gavelpy.mechanism.events import (
     NO_FLOATS,
@@ -42,6 +42,7 @@ from gavelpy.model.pairs import with_gaining_pairs
 from gavelpy.model.problem import AllocationProblem, BlindView
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.policies.base import Policy, ProblemInput, uses_of
+from gavelpy.policies.team_rows import allocate_within
 from gavelpy.solve.solver import Solver
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ class Engine:
             if isinstance(answer, AllocationFailed):
                 return answer
             answers.append(answer)
+            question = less_used(question, part, answer)
             prices = self._prices_after(prices)
         self.shadow_prices, self.resource_prices = prices
         return joined_answers(question.epoch, answers)
@@ -166,7 +168,7 @@ class Engine:
             full = with_size_rows(full, own.rows, own.gpus.astype(np.float64), own.rate_steps_per_s)
         problem = full if self.blind is None else full.blind_to_type(self.blind)
         try:
-            allocation = self.policy.allocate(problem, self.solver)
+            allocation = allocate_within(self.policy, problem, question.limits, self.solver)
         except SolverFailed as failure:
             return AllocationFailed(question.epoch, str(failure))
         finally:
@@ -182,9 +184,10 @@ class Engine:
             row, gpu_type = np.concatenate([row, question.sizes.rows[size]]), np.concatenate([gpu_type, its_type])
             share = np.concatenate([share, several[size, its_type]])
         self.shadow_prices = dict(zip(problem.gpu_types, allocation.shadow_prices.tolist(), strict=True))
+        named = allocation.problem.resources[1:]  # with the rows of teams
         self.resource_prices = {
             (gpu_type, name): price
-            for name, column in zip(problem.resources[1:], allocation.resource_prices.T[1:].tolist(), strict=True)
+            for name, column in zip(named, allocation.resource_prices.T[1:].tolist(), strict=True)
             for gpu_type, price in zip(problem.gpu_types, column, strict=True)
         }
         certificate = allocation.certificate

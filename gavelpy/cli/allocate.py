@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gavelpy.model.allocation import Allocation, Certificate
     from gavelpy.model.explanation import Goal
     from gavelpy.model.problem import AllocationProblem
+    from gavelpy.model.team_limits import TeamLimits
 
 
 def allocate(
@@ -41,22 +42,29 @@ def allocate(
     from gavelpy.model.explanation import explanation
     from gavelpy.model.problem import BlindView
     from gavelpy.policies.base import goal_of, not_used, policy_from
+    from gavelpy.policies.team_rows import allocate_within
     from gavelpy.traces.problem_json import read_problem
 
     chosen = p.runs(policy, blind=blind)
     if len(chosen) != 1:
         raise InvalidInput(f"--policy must name one policy, got {policy!r}")
     run = chosen[0]
-    given = _with_teams(read_problem(problem), p.teams(teams))
+    tree = p.teams(teams)
+    given = _with_teams(read_problem(problem), tree)
     warn_of_problem(given, problem)
     deliverable = given.with_whole_gangs() if whole_gangs else given
     visible = deliverable.blind_to_type(BlindView(blind_view)) if run.blind else deliverable
     chosen_policy = policy_from(run.policy)
-    answer = chosen_policy.allocate(visible).evaluated_on(given)
+    answer = (
+        allocate_within(chosen_policy, visible, _limits(visible, tree)) if tree else chosen_policy.allocate(visible)
+    )
+    own, given = len(given.resources), _with_resources(given, answer.problem)
+    answer = answer.evaluated_on(given)
     stuck = reasons(given)
     explained = explanation(answer) if explain else None
     _warn(answer)
-    if unused := not_used(chosen_policy, given):
+    unused = [each for each in not_used(chosen_policy, given) if each != "entity" or len(given.resources) == own]
+    if unused:
         notify(f"note: {run.policy} does not use {', '.join(each.in_words for each in unused)}: they change nothing")
     if output is Output.JSON:
         document: dict[str, Any] = answer.to_json(run.policy)
@@ -84,6 +92,24 @@ def _with_teams(problem: AllocationProblem, teams: tuple[Team, ...] | None) -> A
             known, got = ", ".join(team.name for team in teams), entities[place].id if place >= 0 else "none"
             raise InvalidInput(f"entity of job {job!r} must be a team, one of {known}, got {got!r}")
     return replace(problem, entity=rows, entities=entities[: len(teams)])
+
+
+def _limits(problem: AllocationProblem, teams: tuple[Team, ...]) -> TeamLimits | None:
+    """Quotas and guaranteed GPUs of these teams, as far as the problem's jobs can use them; None without any."""
+    from gavelpy.mechanism.teams import any_limits, limits_of
+
+    if not any_limits(teams):
+        return None
+    limits = replace(limits_of((), teams, problem.gpu_types), team=problem.entity)
+    runs = problem.rate_alone_steps_per_s > 0
+    return limits.usable(problem.gpus_asked, runs & limits.fits(problem.gpus_asked))
+
+
+def _with_resources(problem: AllocationProblem, other: AllocationProblem) -> AllocationProblem:
+    """The problem with the resources of another one of the same configurations: the rows of teams."""
+    if problem.resources == other.resources:
+        return problem
+    return replace(problem, resources=other.resources, capacity=other.capacity, demand=other.demand)
 
 
 def reasons(problem: AllocationProblem) -> dict[str, str]:

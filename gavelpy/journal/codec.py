@@ -83,6 +83,7 @@ TEAMED = 11  # settings: teams; of an allocation: marginal values, memory, refus
 ARCHIVED = 11  # jobs that have left for the archive
 RESOURCED = 12  # CPU cores and memory of nodes, and those that jobs need
 SIZED = 12  # jobs with several sizes: of a job, of an allocation, of estimated rates
+QUOTED = 12  # settings: quotas and guaranteed GPUs of teams
 NEWEST = 12
 OLDEST = 1  # that can be read
 _LATER = {  # newest version of an event, if above VERSION
@@ -96,7 +97,7 @@ _LATER = {  # newest version of an event, if above VERSION
     "JobsReleased": ORDERED,
     "JobsRequeued": ORDERED,
     "PriorityChanged": RANKED,
-    "ConfigChanged": TEAMED,
+    "ConfigChanged": QUOTED,
     "NodeJoined": RESOURCED,
     "NodeHindered": NAMED,
     "NodeDraining": SAVING,
@@ -309,7 +310,7 @@ def _settings(settings: MechanismSettings) -> tuple[int, dict[str, Any]]:
     newer = [
         _LATER_SETTINGS[f.name] for f in fields(settings) if f.name in _LATER_SETTINGS and values[f.name] != f.default
     ]
-    version = max([VERSION, *newer])
+    version = QUOTED if settings.limits_teams else max([VERSION, *newer])
     return version, {name: value for name, value in values.items() if _LATER_SETTINGS.get(name, VERSION) <= version}
 
 

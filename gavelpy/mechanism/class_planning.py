@@ -3,7 +3,8 @@
 A round: each class plans (see `planning`) on the GPUs that the classes above leave, without those that are kept from it
 (see `priority_classes`). Lease protection applies between jobs of a class; a class with `respect_lease_min` also leaves
 protected leases of lower classes alone. Where a job of a higher class waits that may not preempt a class, the class
-gets no more GPUs than it holds, so GPUs that become free are not taken again before the higher class gets them.
+gets no more GPUs than it holds, so GPUs that become free are not taken again before the higher class gets them. GPUs
+that are guaranteed to a team (see `team_plan`) go to its jobs, whatever their class.
 
 Within a round: free GPUs go to waiting jobs of the highest class first. A job that still waits takes back leases of
 lower classes at once, if enough of them can be preempted: of the lowest class first, then the leases that began last,
@@ -21,8 +22,9 @@ from gavelpy.mechanism.domains import can_run
 from gavelpy.mechanism.eligibility import NOT_HELD
 from gavelpy.mechanism.events import NO_INTS
 from gavelpy.mechanism.leases import leases_on
-from gavelpy.mechanism.planning import Planner, joined, protected_leases, taken
+from gavelpy.mechanism.planning import Planner, joined, taken
 from gavelpy.mechanism.priority_classes import held_by_class, is_ranked, ranking
+from gavelpy.mechanism.protection import protected_leases
 from gavelpy.mechanism.taking import NONE_CHOSEN, Chosen
 from gavelpy.mechanism.windows import OUTSIDE
 from gavelpy.model.arrays import Bools, Ints
@@ -65,18 +67,26 @@ def _with_one_more(planner: Planner, chosen: Chosen, row: int, capacity: Ints) -
         return chosen
     more = joined(chosen, Chosen(one, pool.domain_of[jobs.gpu_first[one]], np.array([-1]), jobs.gpus[one]))
     fits = bool((taken(leases, more) <= capacity).all()) and planner.can_have(more, leases.open_gpus(planner.fixed))
+    if fits and planner.settings.limits_teams:
+        teams = planner.wanting(np.append(chosen.jobs, row), planner.fixed).teams
+        assert teams is not None, "there are limits"
+        room = teams.room(capacity - taken(leases, chosen), chosen)
+        fits = room.allows(int(jobs.lease_type[row]), int(jobs.gpus[row]), row)
     return more if fits and row in planner.staying(more) else chosen
 
 
 def _by_part(planner: Planner, rows: Ints, capacity: Ints) -> tuple[Chosen, bool]:
     """As `round`, but a held job may get other GPUs."""
-    pool = planner.leases.pool
+    pool, planner = planner.leases.pool, planner.wanting(rows, planner.fixed)
     if not pool.is_divided:
         return _round(planner, rows, capacity)
-    parts = [planner.of_part(part) for part in sorted({*pool.node_part, OUTSIDE})]
     open_gpus = planner.leases.open_gpus(planner.fixed)
-    found = [_round(one, one.among(rows), pool.domain_counts(one.own_gpus(open_gpus))) for one in parts]
-    return joined(*(chosen for chosen, _ in found)), all(is_by_urgency for _, is_by_urgency in found)
+    chosen, is_by_urgency = NONE_CHOSEN, True
+    for part in sorted({*pool.node_part, OUTSIDE}):
+        one = planner.of_part(part, chosen)
+        picked, is_plain = _round(one, one.among(rows), pool.domain_counts(one.own_gpus(open_gpus)))
+        chosen, is_by_urgency = joined(chosen, picked), is_by_urgency and is_plain
+    return chosen, is_by_urgency
 
 
 def _round(planner: Planner, rows: Ints, capacity: Ints) -> tuple[Chosen, bool]:
@@ -90,8 +100,9 @@ def _round(planner: Planner, rows: Ints, capacity: Ints) -> tuple[Chosen, bool]:
         mine = rows[jobs.rank[rows] == rank]
         members = planner.among(np.flatnonzero(jobs.rank[: jobs.count] == rank))
         free = np.maximum(left - queue.kept(rank), 0)
-        free = np.where(queue.is_blocked(rank), np.minimum(free, queue.held[rank]), free)
-        picked, is_plain = planner.below(chosen, queue.kept_jobs(rank)).within(mine, free, members)
+        own = planner.below(chosen, queue.kept_jobs(rank))
+        free = np.where(queue.is_blocked(rank), np.minimum(free, queue.held[rank] + _guaranteed(own)), free)
+        picked, is_plain = own.within(mine, free, members)
         left -= taken(planner.leases, picked)
         chosen, is_by_urgency = joined(chosen, picked), is_by_urgency and is_plain
         queue.waiting(rank, picked.jobs, rows[:0])
@@ -104,12 +115,16 @@ def filled(planner: Planner, rows: Ints) -> tuple[Chosen, Ints]:
 
     `rows` are all jobs that can run. A job that loses its GPUs may get others in the same plan.
     """
-    pool = planner.leases.pool
+    jobs, pool = planner.leases.jobs, planner.leases.pool
+    planner = planner.wanting(rows[jobs.lease[rows] < 0], jobs.leased)
     if not pool.is_divided:
         return _filled(planner, rows)
-    parts = [planner.of_part(part) for part in sorted({*pool.node_part, OUTSIDE})]
-    found = [_filled(one, one.among(rows)) for one in parts]
-    return joined(*(chosen for chosen, _ in found)), np.unique(np.concatenate([leaving for _, leaving in found]))
+    chosen, leaving = NONE_CHOSEN, NO_INTS
+    for part in sorted({*pool.node_part, OUTSIDE}):
+        one = planner.of_part(part, chosen)
+        picked, gone = _filled(one, one.among(rows))
+        chosen, leaving = joined(chosen, picked), np.union1d(leaving, gone)
+    return chosen, leaving
 
 
 def _filled(planner: Planner, rows: Ints) -> tuple[Chosen, Ints]:
@@ -126,7 +141,7 @@ def _filled(planner: Planner, rows: Ints) -> tuple[Chosen, Ints]:
         waiting = np.union1d(waiting, may_move[jobs.hold[may_move] == NOT_HELD])
         mine, is_open = waiting[jobs.rank[waiting] == rank], ~queue.is_blocked(rank)
         own = planner.below(chosen, NO_INTS)
-        picked = own.fill(mine, np.where(is_open, left, 0), free_gpus)
+        picked = own.fill(mine, np.where(is_open, left, np.minimum(left, _guaranteed(own))), free_gpus)
         left -= taken(leases, picked)
         rest = mine[~jobs.marks(picked.jobs)[mine]]
         victims = queue.victims(rank, leaving)
@@ -147,6 +162,12 @@ def _filled(planner: Planner, rows: Ints) -> tuple[Chosen, Ints]:
     chosen = chosen.among(~stays[chosen.jobs])
     planner.book(chosen)
     return chosen, np.unique(leaving[~stays[leaving]])
+
+
+def _guaranteed(planner: Planner) -> Ints:
+    """GPUs of the type of each domain that are guaranteed to teams whose jobs in the plan can use them, (L,)."""
+    domain_type = planner.leases.pool.domain_type
+    return np.zeros_like(domain_type) if planner.teams is None else planner.teams.guaranteed()[domain_type]
 
 
 class _ClassQueue:

@@ -52,7 +52,9 @@ class TiersLeft:
 
     def answered(self, k: int, part: SolveAllocation, answer: AllocationSolved) -> None:
         """Subtracts what a tier uses."""
-        used, waits = _used(part, answer)
+        self._question = less_used(self._question, part, answer)
+        limits = self._question.limits
+        used, waits = _used(part, answer, 0 * self.gpus if limits is None else limits.reserved)
         self._waits[k] |= waits
         self.gpus = np.floor(self.gpus - used + NEGLIGIBLE).astype(np.int64).clip(min=0)
         if self._others.shape[1]:
@@ -62,16 +64,37 @@ class TiersLeft:
         """Whole GPUs of each type for a tier, (T,)."""
         lower = (other for at, other in enumerate(self._tiers) if at > k and at not in self._tiers[k].preempts)
         free: Ints = np.maximum(self.gpus - sum((other.held for other in lower), np.zeros_like(self.gpus)), 0)
+        limits = self._question.limits
+        guaranteed = 0 if limits is None else limits.reserved.astype(np.int64)
         for at, higher in enumerate(self._tiers[:k]):
             if k not in higher.preempts:
-                free = np.where(self._waits[at], np.minimum(free, self._tiers[k].held), free)
+                free = np.where(self._waits[at], np.minimum(free, self._tiers[k].held + guaranteed), free)
         return free
 
 
 def part_of(question: SolveAllocation, part: ClusterPart) -> SolveAllocation:
     """The request of a part of the cluster alone."""
     rate = question.problem.member_rate_steps_per_s[part.rows]
-    return replace(of_jobs(question, part.rows, rate, part.capacity), tiers=part.tiers)
+    found = replace(of_jobs(question, part.rows, rate, part.capacity), tiers=part.tiers)
+    if found.limits is None or not part.is_reserved:
+        return found
+    return replace(found, limits=replace(found.limits, guaranteed=np.zeros_like(found.limits.guaranteed)))
+
+
+def less_used(question: SolveAllocation, part: SolveAllocation, answer: AllocationSolved) -> SolveAllocation:
+    """A request with what the answer to a part of it leaves of the limits of teams."""
+    if question.limits is None or part.limits is None:
+        return question
+    gpus = np.zeros((len(part.jobs), len(part.problem.gpu_types)))
+    row = np.searchsorted(part.jobs, answer.jobs)
+    size = answer.sizes if len(answer.sizes) else part.problem.gpus_asked[row]
+    np.add.at(gpus, (row, answer.gpu_type), answer.share * size)
+    pairs = np.searchsorted(part.jobs, answer.pair_jobs.reshape(-1, 2))
+    team = part.limits.team[pairs]
+    halves = np.where(team[:, 0] == team[:, 1], 0.5, 1.0) * answer.pair_share * part.problem.gpus_asked[pairs[:, 0]]
+    for member in pairs.T:
+        np.add.at(gpus, (member, answer.pair_gpu_type), halves)
+    return replace(question, limits=question.limits.less(part.limits.of_teams(gpus, part.limits.team)))
 
 
 def of_jobs(question: SolveAllocation, rows: Ints, rate: Floats, capacity: Ints) -> SolveAllocation:
@@ -81,8 +104,15 @@ def of_jobs(question: SolveAllocation, rows: Ints, rate: Floats, capacity: Ints)
     memory = None if question.memory is None else question.memory.of(rows)
     free = capacity[:, 0] // THOUSANDTHS
     several = None if question.sizes is None else question.sizes.among(rows, question.problem.job_count, free)
+    limits = None if question.limits is None else question.limits.of(rows)
     own = replace(
-        question, problem=problem, jobs=question.jobs[rows], job_types=job_types, memory=memory, sizes=several
+        question,
+        limits=limits,
+        problem=problem,
+        jobs=question.jobs[rows],
+        job_types=job_types,
+        memory=memory,
+        sizes=several,
     )
     return replace(own, tiers=(), parts=())
 
@@ -118,8 +148,11 @@ def _used_of_others(part: SolveAllocation, answer: AllocationSolved) -> Ints:
     return np.ceil(used - NEGLIGIBLE).astype(np.int64)
 
 
-def _used(part: SolveAllocation, answer: AllocationSolved) -> tuple[Floats, Bools]:
-    """GPUs of each type that the jobs of a tier use, (T,), and the types for which some still wait, (T,)."""
+def _used(part: SolveAllocation, answer: AllocationSolved, kept: Floats | Ints) -> tuple[Floats, Bools]:
+    """GPUs of each type that the jobs of a tier use, (T,), and the types for which some still wait, (T,).
+
+    `kept` (T,): GPUs without a share that they leave to others.
+    """
     problem, rate = part.problem, part.problem.member_rate_steps_per_s
     row_of = {serial: row for row, serial in enumerate(part.jobs.tolist())}
     rows = np.array([row_of[serial] for serial in answer.jobs.tolist()], dtype=np.int64)
@@ -134,7 +167,7 @@ def _used(part: SolveAllocation, answer: AllocationSolved) -> tuple[Floats, Bool
     idle = np.flatnonzero(busy < 1 - NEGLIGIBLE)
     if not part.fills_leftover:  # jobs without a share do not wait for GPUs
         return used, np.asarray((rate[idle[busy[idle] > 0]] > 0).any(axis=0))
-    room = problem.gpu_counts - used
+    room = np.maximum(problem.gpu_counts - used - kept, 0.0)
     for position, row in enumerate(idle.tolist()):
         rest = (1 - busy[row]) * problem.gpus_asked[row]
         for gpu_type in np.argsort(-rate[row], kind="stable").tolist():

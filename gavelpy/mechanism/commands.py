@@ -10,6 +10,7 @@ from gavelpy.mechanism.gpu_memory import GpuMemory
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.job import NodeId
 from gavelpy.model.problem import AllocationProblem
+from gavelpy.model.team_limits import TeamLimits
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +29,7 @@ class ClusterPart:
     rows: Ints  # of the part's jobs in the problem
     capacity: Ints  # (T, R) of the problem's, in thousandths
     tiers: tuple[Tier, ...] = ()  # of its jobs, whose rows count within the part
+    is_reserved: bool = False  # for users, so that nothing is guaranteed to teams there
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +66,7 @@ class SolveAllocation:
     fills_leftover: bool = True  # jobs also use GPUs of which they have no share
     parts: tuple[ClusterPart, ...] = ()  # that are allocated independently, without `tiers`; empty = one part
     sizes: SizesOfJobs | None = None  # None = each job has the size that it requested
+    limits: TeamLimits | None = None  # of the teams of its jobs
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,8 @@ that exceeds a limit waits, and so do all after it, so that small jobs cannot st
 (they are too large, held or in a pause) and gangs that exceed the limit alone do not take part, and keep nothing from
 others. A job that has a lease keeps it when a limit is lowered; it is not replaced. A job with
 several sizes counts with its largest one.
+
+*Quotas of teams* hold in the plan itself (see `team_plan`); here, jobs that need more GPUs than a quota do not compete.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gavelpy.errors import InvalidInput
-from gavelpy.mechanism import non_preemptible, priority_classes, sizes
+from gavelpy.mechanism import non_preemptible, priority_classes, sizes, team_plan
 from gavelpy.mechanism.domains import can_run
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.settings import MechanismSettings
@@ -44,6 +46,8 @@ def _is_able(core: SchedulerCore, rows: Ints) -> Bools:
         fits = priority_classes.can_run_in_class(jobs, pool, core.settings, rows, open_gpus)
     else:
         fits = can_run(jobs, pool, rows, open_gpus)
+    if core.settings.limits_teams:
+        fits = fits & team_plan.may_hold(jobs, pool, core.settings, rows)
     is_able: Bools = reduce(np.logical_or, fits.T, np.zeros(len(rows), dtype=np.bool_))  # faster than `any`
     if len(fixed := core.fixed):
         is_able &= ~np.isin(rows, fixed)

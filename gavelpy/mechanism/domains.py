@@ -9,6 +9,8 @@ of that lease, which receives its next checkpoint; any other job to the director
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from gavelpy.mechanism import sizes
@@ -18,6 +20,9 @@ from gavelpy.mechanism.node_resources import NodeLimits, limits_of, node_domains
 from gavelpy.mechanism.node_room import AnyRoom
 from gavelpy.mechanism.node_sets import NodeSets, node_sets
 from gavelpy.model.arrays import Bools, Ints
+
+if TYPE_CHECKING:
+    from gavelpy.mechanism.team_plan import TeamRoom
 
 NOT_PINNED = -1
 NOT_THERE = -1
@@ -93,13 +98,17 @@ def can_run_somewhere(jobs: JobTable, pool: GpuPool, row: int) -> bool:
 class Domains:
     """Finds the domain in which a job takes GPUs, if nodes use several checkpoint directories, or jobs have node sets.
 
-    `room`: the GPUs that the plan may still take, if jobs have node sets.
+    `room`: the GPUs that the plan may still take, if jobs have node sets. `teams`: the same by team, if teams have
+    limits.
     """
 
-    def __init__(self, jobs: JobTable, pool: GpuPool, room: AnyRoom | None = None) -> None:
-        self._jobs, self._pool, self.room = jobs, pool, room
+    def __init__(
+        self, jobs: JobTable, pool: GpuPool, room: AnyRoom | None = None, teams: TeamRoom | None = None
+    ) -> None:
+        self._jobs, self._pool, self.room, self.teams = jobs, pool, room, teams
         self.count, self.type_count = len(pool.domain_type), len(pool.gpu_types)
         kinds = pool.domain_type.tolist()
+        self._kinds: list[int] = [*kinds, *range(self.type_count)]
         self._of_type: list[list[int]] = [[] for _ in range(self.type_count)]
         for domain, kind in enumerate(kinds):
             self._of_type[kind].append(domain)
@@ -112,6 +121,10 @@ class Domains:
         domain_at[pool.domain_directory, pool.domain_type] = np.arange(self.count)
         anywhere = self.count + np.arange(self.type_count)
         return np.where((where == NOT_PINNED)[:, None], anywhere, domain_at[where])
+
+    def kind(self, slot: int) -> int:
+        """The GPU type of a slot that is there."""
+        return self._kinds[slot]
 
     def of_slot(self, slot: int) -> list[int]:
         """The domains that a slot stands for, the cluster's directory first."""

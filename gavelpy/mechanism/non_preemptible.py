@@ -66,6 +66,11 @@ def is_preemptible(jobs: JobTable, rows: Ints) -> Bools:
     return np.asarray(resumes & (jobs.resumes[rows] != Resumes.REFUSED))
 
 
+def is_barred(jobs: JobTable, settings: MechanismSettings, rows: Ints) -> Bools:
+    """Whether these jobs would not be preempted once they run, (K,)."""
+    return ~is_preemptible(jobs, rows) if settings.keep_unsaved else np.asarray(jobs.resumes[rows] == Resumes.REFUSED)
+
+
 def loses_all(jobs: JobTable, row: int) -> bool:
     """Whether a job is not known to resume if its lease is stopped, whatever its owner allows."""
     return bool(jobs.resumes[row] < Resumes.DECLARED and jobs.saved_lease[row] < 0)

@@ -3,20 +3,14 @@
 *Lease protection* (minimum run time). The round is planned by urgency alone first (see `selection`). If that preempts a
 lease that is younger than `lease_min_s`, it is planned again around the protected leases: the jobs of the first plan
 take what is left, in the same order; then running jobs, where they run; then all others. Gangs that lose GPUs to
-protection get reservations: see `reservations`.
-
-A job can need longer than `lease_min_s` to its first step. If no progress was reported when its lease is that old, the
-lease stays protected until it is `start_max_s` old, and for `lease_min_s` after the first report of progress. The lease
-of a faster job counts from its start, because progress is reported at intervals only.
-
-Protection is against preemption only. Cancellation, failure, draining and lost nodes end leases at once.
+protection get reservations: see `reservations`. For which leases are protected, see `protection`.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -26,13 +20,14 @@ from gavelpy.mechanism.domains import Domains
 from gavelpy.mechanism.gpus import NONE
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook, leases_on
-from gavelpy.mechanism.lifecycle import IS_RUNNING
 from gavelpy.mechanism.node_resources import limits_of
 from gavelpy.mechanism.node_room import AnyRoom
 from gavelpy.mechanism.node_sets import NodeSets, keepers, node_sets, room_for
 from gavelpy.mechanism.non_preemptible import NonPreemptible
+from gavelpy.mechanism.protection import protected_leases
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.taking import NONE_CHOSEN, Chosen, Reserved
+from gavelpy.mechanism.team_plan import TeamsOfPlan
 from gavelpy.mechanism.windows import OUTSIDE, Closing
 from gavelpy.model.arrays import Bools, Floats, Ints
 
@@ -54,6 +49,9 @@ class Planner:
     part: int = OUTSIDE  # of the cluster, if it is divided; see windows
     higher: Chosen = NONE_CHOSEN  # with node sets: the jobs of higher classes in this plan
     kept: Ints = field(default_factory=lambda: NONE_CHOSEN.jobs)  # with node sets: see `below`
+    demand: Ints = field(default_factory=lambda: NONE_CHOSEN.jobs)  # with limits of teams: see `wanting`
+    holding: Ints = field(default_factory=lambda: NONE_CHOSEN.jobs)
+    elsewhere: Chosen = NONE_CHOSEN  # the same: jobs of higher classes and of other parts in this plan
 
     def round(self, rows: Ints, capacity: Ints) -> tuple[Chosen, bool]:
         """Jobs among `rows` that run in the coming round, and whether they were chosen by urgency alone.
@@ -81,22 +79,34 @@ class Planner:
                 protected = _unchanged(leases, self.select(protected.jobs, capacity))
             if self.sets is not None and len(self.higher.jobs):
                 protected = self._next_to_higher(protected)
+            if self.teams is not None:
+                protected = self.teams.keeping(protected, capacity)
             chosen = self._around(protected, wanted, rows, capacity, members)
         elif jobs.any_held:
             reservations.release(jobs, members)
         return chosen, chosen is wanted
 
     def below(self, higher: Chosen, kept: Ints) -> Planner:
-        """The planner of a lower class, without the GPUs of `kept` jobs; the same one without node sets."""
-        if self.sets is None:
+        """The planner of a lower class in the same plan, without the GPUs of `kept` jobs."""
+        if self.sets is None and self.teams is None:
             return self
-        found = replace(self, higher=higher, kept=kept)
+        found = replace(self, elsewhere=joined(self.elsewhere, higher))
+        if self.sets is not None:
+            found = replace(found, higher=higher, kept=kept)
         vars(found).update(sets=self.sets, reserved=self.reserved, protected=self.protected)
         return found
 
-    def of_part(self, part: int) -> Planner:
-        """The planner of the jobs and GPUs of one part of the cluster."""
-        found = replace(self, part=part)
+    def wanting(self, demand: Ints, holding: Ints) -> Planner:
+        """The planner of a plan for all these jobs, while leases of `holding` jobs continue; matters with teams."""
+        if not self.settings.limits_teams:
+            return self
+        found = replace(self, demand=demand, holding=holding)
+        vars(found).update(sets=self.sets, reserved=self.reserved, protected=self.protected)
+        return found
+
+    def of_part(self, part: int, elsewhere: Chosen = NONE_CHOSEN) -> Planner:
+        """The planner of the jobs and GPUs of one part of the cluster; `elsewhere`: the plan of others."""
+        found = replace(self, part=part, elsewhere=elsewhere)
         vars(found).update(sets=self.sets, protected=self.protected)
         return found
 
@@ -199,18 +209,20 @@ class Planner:
         is_protected = jobs.marks(protected.jobs)
         asked = wanted.jobs[~is_protected[wanted.jobs]]
         free = capacity - taken(leases, protected)
-        first = self.select(np.sort(asked[is_first[asked]]), free, open_gpus)
+        first = self.select(np.sort(asked[is_first[asked]]), free, open_gpus, beside=protected)
         free = free - taken(leases, first)
-        first = joined(first, self.select(np.sort(asked[~is_first[asked]]), free, open_gpus, before=first))
+        more = self.select(np.sort(asked[~is_first[asked]]), free, open_gpus, before=first, beside=protected)
+        first = joined(first, more)
         free = capacity - taken(leases, protected) - taken(leases, first)
         rest = rows[~is_protected[rows] & ~jobs.marks(asked)[rows]]
         is_chosen = jobs.marks(np.concatenate([protected.jobs, first.jobs]))
         if not reservations.hold(leases, wanted, is_chosen=is_chosen):
-            return joined(protected, first, self.select(rest, free, open_gpus, before=first))
-        again = _unchanged(leases, self.select(rest[jobs.lease[rest] >= 0], free, open_gpus, before=first))
+            return joined(protected, first, self.select(rest, free, open_gpus, before=first, beside=protected))
+        again = self.select(rest[jobs.lease[rest] >= 0], free, open_gpus, before=first, beside=protected)
+        again = _unchanged(leases, again)
         free = self._less_held(rows, free - taken(leases, again))
         rest = rest[~jobs.marks(again.jobs)[rest]]
-        others = self.select(rest, free, open_gpus, before=joined(first, again), held=rows)
+        others = self.select(rest, free, open_gpus, before=joined(first, again), held=rows, beside=protected)
         return joined(protected, first, again, others)
 
     def reserve(self) -> None:
@@ -287,22 +299,40 @@ class Planner:
         *,
         before: Chosen = NONE_CHOSEN,
         held: Ints = NONE_CHOSEN.jobs,
+        beside: Chosen = NONE_CHOSEN,
     ) -> Chosen:
         """Jobs of one priority class among `rows` for these free GPUs (L,).
 
-        The other values matter only with node sets. `open_gpus` (G,): those that the plan may use; None: all in a
-        round. `before`: the jobs that have some of them. `held`: jobs that may have GPUs reserved, as in `less_held`.
+        The other values matter only with node sets and limits of teams. `open_gpus` (G,): those that the plan may use;
+        None: all in a round. `before`: the jobs that have some of them. `held`: jobs that may have GPUs reserved, as in
+        `less_held`. `beside`: jobs of the class that have other GPUs.
         """
         jobs, pool, settings = self.leases.jobs, self.leases.pool, self.settings
         rows = settings.rules.candidates(jobs, rows)
         if pool.any_unreachable:
             rows = rows[~jobs.marks(leases_on(jobs, pool, pool.unreachable))[rows]]
-        by_domain = None if pool.shares_checkpoints else Domains(jobs, pool)
         reserved = None if self.reserved is None else reservations.above(self.reserved, jobs, rows)
+        room = None
         if self.sets is not None:
             room = self._room(self._open_gpus if open_gpus is None else open_gpus, before, held)
-            by_domain = Domains(jobs, pool, room)
-        return settings.rules.select(jobs, rows, free, settings, self.type_order, by_domain, reserved)
+        queue = partial(settings.rules.select, jobs, settings=settings, type_order=self.type_order, reserved=reserved)
+        if self.teams is None:
+            is_plain = pool.shares_checkpoints and room is None
+            return queue(rows, free, domains=None if is_plain else Domains(jobs, pool, room))
+        others = joined(before, beside)
+        team_room = self.teams.room(free, others)
+        chosen = queue(rows, free, domains=Domains(jobs, pool, room, team_room))
+        for limits in self.teams.lent(rows, others):
+            team_room.lend(limits)
+            rest = rows[~jobs.marks(chosen.jobs)[rows]]
+            left = free - taken(self.leases, chosen)
+            chosen = joined(chosen, queue(rest, left, domains=Domains(jobs, pool, room, team_room)))
+        return chosen
+
+    @cached_property
+    def teams(self) -> TeamsOfPlan | None:
+        """What the plan leaves to each team; None = no team has limits."""
+        return TeamsOfPlan(self) if self.settings.limits_teams else None
 
 
 def may_fill(jobs: JobTable, settings: MechanismSettings, waiting: Ints, free: int) -> bool:
@@ -311,37 +341,6 @@ def may_fill(jobs: JobTable, settings: MechanismSettings, waiting: Ints, free: i
     if not settings.fill_leftover and not jobs.claims.count:
         fits &= (jobs.target[waiting] > 0).any(axis=1)
     return bool(np.count_nonzero(fits))
-
-
-def protected_leases(leases: LeaseBook, settings: MechanismSettings, now_s: float, fixed: Ints) -> Chosen:
-    """The protected leases; of a co-located pair both, or neither.
-
-    A granted lease counts from the grant, a started one from its start, so a lease that never starts is not protected
-    forever. Leases whose jobs start slowly are marked in `slow_lease`. No plan ends the leases of `fixed` jobs.
-    """
-    jobs, pool = leases.jobs, leases.pool
-    rows = jobs.leased[~jobs.marks(fixed)[jobs.leased]] if len(fixed) else jobs.leased
-    rows = rows[_are_protected(jobs, rows, settings, now_s)]
-    if not len(rows):
-        return NONE_CHOSEN
-    rows = jobs.with_partners(rows) if jobs.claims.count else rows
-    rows = rows[jobs.rate[rows, jobs.lease_type[rows]] > 0]
-    if pool.any_unreachable:
-        rows = rows[~jobs.marks(leases_on(jobs, pool, pool.unreachable))[rows]]
-    partner = jobs.partner[rows]
-    rows = rows[(partner < 0) | jobs.marks(rows)[partner]]
-    protected = Chosen(rows, pool.domain_of[jobs.gpu_first[rows]], jobs.partner[rows], jobs.gpus[rows])
-    return _of(protected, leases, leases.staying(protected))
-
-
-def _are_protected(jobs: JobTable, rows: Ints, settings: MechanismSettings, now_s: float) -> Bools:
-    """Whether the leases of these jobs are protected, (K,)."""
-    age_s, works = now_s - jobs.began_s[rows], jobs.worked_s[rows] >= 0
-    is_new = age_s < settings.lease_min_s
-    is_slow = ~is_new & ~works & (age_s < settings.start_max_s) & (jobs.state[rows] == IS_RUNNING)
-    jobs.slow_lease[rows[is_slow]] = jobs.lease[rows[is_slow]]
-    was_slow = works & (jobs.slow_lease[rows] == jobs.lease[rows])
-    return np.asarray(is_new | is_slow | (was_slow & (now_s - jobs.worked_s[rows] < settings.lease_min_s)))
 
 
 def is_settled(jobs: JobTable, settings: MechanismSettings, chosen: Chosen, fixed: Ints) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from gavelpy.mechanism.gpus import CLUSTERS, NONE
 from gavelpy.mechanism.leases import leases_on
 from gavelpy.mechanism.lifecycle import LAST_ALIVE, JobState
 from gavelpy.mechanism.taking import Reserved
+from gavelpy.mechanism.team_plan import TeamReasons
 from gavelpy.model.arrays import Bools, Ints
 
 
@@ -56,6 +58,8 @@ class ReasonKind(StrEnum):
     COMES_AFTER = "comes-after"  # its owner chose jobs that must be over before it starts
     ARRAY_LIMIT = "array-limit"  # as many jobs of its array compete for GPUs as its owner chose
     USER_LIMIT = "user-limit"  # other jobs of its owner have all that one user may have at once
+    TEAM_QUOTA = "team-quota"  # its team holds, or would hold, more GPUs than its quota
+    TEAM_GUARANTEED = "team-guaranteed"  # free GPUs are guaranteed to others, and it could not give them back
     BEGINS_LATER = "begins-later"  # its owner chose a time before which it does not start
     NO_SHARE = "no-share"
     BEHIND_OTHERS = "behind-others"
@@ -91,8 +95,8 @@ class _Explanation:
         self.most = priority_classes.max_gang_in_class(jobs, pool, core.settings, waiting, core.exempt.open_gpus)
         self.most_usable = max_gang(jobs, pool, waiting) if len(core.exempt.jobs) or is_ranked else self.most
         self.most_open = max_gang(jobs, pool, waiting, core.exempt.open_gpus) if is_ranked else self.most
-        can_run = sizes.fits(jobs, waiting, self.most)
-        self.is_able = np.asarray(can_run.any(axis=1))  # (K,)
+        self.can_run: Bools = sizes.fits(jobs, waiting, self.most)  # (K, T)
+        self.is_able = np.asarray(self.can_run.any(axis=1))  # (K,)
         self.is_eligible = eligibility.is_eligible(jobs, waiting, core.now_s)  # (K,)
         self.is_due = eligibility.is_pause_over(jobs, waiting, core.now_s)  # (K,)
         self.beyond: Bools = self.is_able & self.is_eligible & self.is_due
@@ -142,6 +146,8 @@ class _Explanation:
             return self._unable(k, row)
         if not self.is_due[k]:
             return self._backing_off(row)
+        if self.core.settings.limits_teams and (reason := self._limited(k, row)):
+            return reason
         if self.beyond[k]:
             return Reason(ReasonKind.USER_LIMIT, competition.limit_in_words(self.jobs, row, self.core.settings))
         if self.jobs.rank[row] and (reason := self._behind_class(row)):
@@ -163,6 +169,18 @@ class _Explanation:
         if key not in self.in_turn:
             self.in_turn[key] = self._in_turn(np.flatnonzero(self.wanted[k]))
         return self.in_turn[key]
+
+    def _limited(self, k: int, row: int) -> Reason | None:
+        """What the quotas of its teams, or GPUs guaranteed to others, keep from a job."""
+        if text := self.teams.quota(row, self.can_run[k]):
+            return Reason(ReasonKind.TEAM_QUOTA, text)
+        text = self.teams.guaranteed(row, self.can_run[k])
+        return Reason(ReasonKind.TEAM_GUARANTEED, text) if text else None
+
+    @cached_property
+    def teams(self) -> TeamReasons:
+        """What teams hold and what is left of their limits."""
+        return TeamReasons(self.jobs, self.pool, self.core.settings)
 
     def _granted(self, row: int) -> Reason:
         older = int(self.jobs.stopping[row])

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from gavelpy.mechanism import node_resources, priority_classes, sizes
+from gavelpy.mechanism import node_resources, priority_classes, sizes, team_plan
 from gavelpy.mechanism import problem_columns as numpy_steps
 from gavelpy.mechanism.claims import ALONE, ClaimKeys
 from gavelpy.mechanism.commands import ClusterPart, EstimateThroughput, SizesOfJobs, SolveAllocation
@@ -23,6 +23,7 @@ from gavelpy.mechanism.lifecycle import LAST_ALIVE
 from gavelpy.mechanism.non_preemptible import ALL_PREEMPTIBLE, NonPreemptible
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.teams import Team, entities_of
+from gavelpy.mechanism.windows import OUTSIDE
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.job import JobId
 from gavelpy.model.problem import GPUS, THOUSANDTHS, AllocationProblem, Entity
@@ -105,9 +106,10 @@ class AllocationRequest:
         specs = [jobs.specs[row] for row in rows.tolist()] if settings.packing else []
         job_types = tuple(spec.job_type for spec in specs)
         memory = memory_of(settings.gpu_types, pool.gpu_types, specs) if settings.packing else None
+        problem, limits = team_plan.limits_of_problem(jobs, pool, settings, rows, exempt.jobs, problem)
         settled = (settings.packing, job_types, memory, tiers, settings.fill_leftover, parts)
-        several = _sizes_of_problem(jobs, pool, rows, exempt)
-        return [SolveAllocation(self.epoch, problem, rows, *settled, several)]
+        several = team_plan.within_quotas(_sizes_of_problem(jobs, pool, rows, exempt), limits)
+        return [SolveAllocation(self.epoch, problem, rows, *settled, several, limits)]
 
     def renumber(self, new: Ints) -> None:
         """Replaces the row of each job by its new one; -1 = the job has left."""
@@ -157,7 +159,7 @@ def _parts(
         here = np.flatnonzero(jobs.part[rows] == part)
         gpus = (pool.usable if open_gpus is None else open_gpus) & (part_of == part)
         tiers = priority_classes.tiers(jobs, pool, settings, rows[here], gpus)
-        found.append(ClusterPart(here, _capacity(jobs, pool, rows, gpus), tiers))
+        found.append(ClusterPart(here, _capacity(jobs, pool, rows, gpus), tiers, is_reserved=part != OUTSIDE))
     return tuple(found)
 
 

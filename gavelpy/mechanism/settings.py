@@ -21,7 +21,7 @@ from gavelpy.mechanism.gpu_memory import GpuType, check_gpu_types
 from gavelpy.mechanism.priority_classes import PriorityClass, check_classes
 from gavelpy.mechanism.selection import select
 from gavelpy.mechanism.taking import Chosen
-from gavelpy.mechanism.teams import Team, check_teams
+from gavelpy.mechanism.teams import Team, any_limits, check_teams
 from gavelpy.model.arrays import Floats, Ints
 
 if TYPE_CHECKING:
@@ -158,6 +158,11 @@ class MechanismSettings:
         )
 
     @property
+    def limits_teams(self) -> bool:
+        """Whether any team has a quota or guaranteed GPUs."""
+        return bool(self.teams) and any_limits(self.teams)
+
+    @property
     def limits_users(self) -> bool:
         """Whether what the jobs of one owner have at once is limited."""
         return bool(self.jobs_running_a_user_max or self.gpus_a_user_max)
@@ -236,6 +241,10 @@ def settings_values(settings: MechanismSettings) -> dict[str, Any]:
     for name in ("priorities", "teams", "gpu_types"):
         if values[name]:
             values[name] = [asdict(one) for one in values[name]]
+    for team in values["teams"]:
+        for name in ("quota", "guaranteed"):
+            if not team[name]:
+                del team[name]
     return values
 
 

@@ -124,6 +124,11 @@ def fits(jobs: JobTable, rows: Ints, most: Ints) -> Bools:
     return found
 
 
+def smallest(jobs: JobTable, rows: Ints) -> Ints:
+    """The smallest size of each job, (K,)."""
+    return np.where(jobs.smallest[rows] > 0, jobs.smallest[rows], jobs.gpus[rows])
+
+
 def largest(jobs: JobTable, rows: Ints) -> Ints:
     """The largest size of each job, (K,)."""
     gpus = jobs.gpus[rows]

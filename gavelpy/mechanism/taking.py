@@ -52,6 +52,7 @@ class Left:
         self.free: list[int] = free.tolist()
         self._domains, self._reserved = domains, reserved
         self._room = None if domains is None else domains.room
+        self._teams = None if domains is None else domains.teams
         self._unreserved = self.free
         if reserved is not None:
             self._gpus: list[int] = reserved.gpus.tolist()
@@ -60,6 +61,8 @@ class Left:
 
     def find(self, slot: int, need: int, job: int, partner: int = -1) -> int:
         """The domain with enough GPUs for a job or pair, or NOT_THERE. `slot`: see `Domains.slots`."""
+        if slot == NOT_THERE or not self._may_have(slot, need, job, partner):
+            return NOT_THERE
         if self._room is not None:
             return self._find_in(self._room, slot, need, job, partner)
         free, key = self._open_to(job, partner)
@@ -69,11 +72,18 @@ class Left:
     def take(self, domain: int, need: int, job: int, partner: int = -1) -> None:
         """Subtracts the GPUs of a job or pair from the free ones."""
         self.free[domain] -= need
+        if self._teams is not None and self._domains is not None:
+            self._teams.take(self._domains.kind(domain), need, job, partner)
         if self._room is not None:
             fits = self._room.take(domain, self._room.kind(job, partner), need)
             assert fits, f"job {job} does not fit on its nodes"
         if self._reserved is not None:
             self._unreserved[domain] -= need
+
+    def _may_have(self, slot: int, need: int, job: int, partner: int) -> bool:
+        """Whether the teams of these jobs may have so many more GPUs of the slot's type."""
+        domains, teams = self._domains, self._teams
+        return domains is None or teams is None or teams.allows(domains.kind(slot), need, job, partner)
 
     def _find_in(self, room: AnyRoom, slot: int, need: int, job: int, partner: int) -> int:
         """As `find`, with the nodes that jobs may use. GPUs reserved for a gang are those that it may use."""

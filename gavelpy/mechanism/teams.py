@@ -1,14 +1,15 @@
-"""Teams: a tree of entities with weights, which the operator names, and the users who may submit jobs for each.
+"""Teams: a tree of entities with weights and quotas, which the operator names, and the users who may submit for each.
 
 A team is an entity of the policy's problem. `hierarchical` divides the cluster by the tree; other policies do not use
-it. Without configured teams, each entity that a job names has weight 1 and no parent.
+it. Quotas and guaranteed GPUs (see `model.team_limits`) hold under every policy that counts resources, and in every
+plan (see `team_plan`). Without configured teams, each entity that a job names has weight 1 and no parent.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import Ints
 from gavelpy.model.job import JobSpec
 from gavelpy.model.problem import Entity, EntityPolicy
+from gavelpy.model.team_limits import TeamLimits
 
 if TYPE_CHECKING:
     from gavelpy.mechanism.settings import MechanismSettings
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 TEAMS_MAX = 1000
 DEPTH_MAX = 32
 WEIGHT_MAX = 1e6
+GPUS_MAX = 1_000_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
@@ -37,6 +40,8 @@ class Team:
     policy: EntityPolicy = EntityPolicy.FAIRNESS  # how it divides its part
     parent: str = ""  # "" = none: a part of the whole cluster
     members: tuple[str, ...] = ()  # who may submit jobs for it; empty = all
+    quota: Mapping[str, int] = field(default_factory=dict, hash=False)  # most GPUs that it holds, by type
+    guaranteed: Mapping[str, int] = field(default_factory=dict, hash=False)  # GPUs that it gets when it can use them
 
     def is_open_to(self, owner: str) -> bool:
         """Whether this owner may submit jobs for the team."""
@@ -74,6 +79,52 @@ def check_teams(teams: Sequence[Team]) -> None:
             raise InvalidInput(
                 f"teams.{one.name}.parent must leave {DEPTH_MAX} levels of teams at most, got {one.parent!r}"
             )
+    _check_limits(teams)
+
+
+def _check_limits(teams: Sequence[Team]) -> None:
+    """Raises InvalidInput for quotas and guaranteed GPUs that cannot hold together."""
+    for one in teams:
+        for name, amounts in (("quota", one.quota), ("guaranteed", one.guaranteed)):
+            for gpu_type, gpus in amounts.items():
+                where = f"teams.{one.name}.{name}"
+                if not (gpu_type and gpu_type.isprintable()):
+                    raise InvalidInput(f"{where} must be GPUs by GPU type, got the type {gpu_type!r}")
+                if not 0 <= gpus <= GPUS_MAX:
+                    raise InvalidInput(f"{where} must be numbers of GPUs in [0, {GPUS_MAX}], got {gpu_type} = {gpus}")
+    for gpu_type in sorted({gpu_type for one in teams for gpu_type in one.guaranteed}):
+        limits = limits_of((), tuple(teams), (gpu_type,))
+        need, part = (column[:, 0] for column in limits.reserves(np.zeros_like(limits.guaranteed)))
+        for one, below, whole, quota in zip(
+            teams, need.tolist(), part.tolist(), limits.quota[:, 0].tolist(), strict=True
+        ):
+            own = one.guaranteed.get(gpu_type)
+            if own is not None and below > own:
+                lower = f"at least the {below:g} {gpu_type} of the teams below it"
+                raise InvalidInput(f"teams.{one.name}.guaranteed must be {lower}, got {own}")
+            if whole > quota:
+                what = "itself" if own is not None else "the teams below it"
+                least = f"at least the {whole:g} {gpu_type} guaranteed to {what}"
+                raise InvalidInput(f"teams.{one.name}.quota must be {least}, got {quota:g}")
+
+
+@lru_cache(maxsize=8)
+def limits_of(names: tuple[str, ...], teams: tuple[Team, ...], gpu_types: tuple[str, ...]) -> TeamLimits:
+    """Quotas and guaranteed GPUs of the entities of a problem, in the order of `entities_of`, without jobs."""
+    entities, _ = entities_of(names, teams)
+    row_of = {entity.id: row for row, entity in enumerate(entities)}
+    quota, guaranteed = np.full((len(entities), len(gpu_types)), np.inf), np.zeros((len(entities), len(gpu_types)))
+    for row, one in enumerate(teams):
+        for t, gpu_type in enumerate(gpu_types):
+            quota[row, t] = one.quota.get(gpu_type, np.inf)
+            guaranteed[row, t] = one.guaranteed.get(gpu_type, 0)
+    parent = np.array([row_of.get(entity.parent, -1) for entity in entities], dtype=np.int64)
+    return TeamLimits(tuple(row_of), parent, quota, guaranteed, np.zeros(0, dtype=np.int64))
+
+
+def any_limits(teams: Iterable[Team]) -> bool:
+    """Whether any of these teams has a quota or guaranteed GPUs."""
+    return any(one.quota or one.guaranteed for one in teams)
 
 
 def of_team(spec: JobSpec, settings: MechanismSettings, owner: str) -> JobSpec:

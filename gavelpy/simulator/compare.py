@@ -16,6 +16,7 @@ from gavelpy.model.job import Trace
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.policies.base import PolicyRun as PolicyRun
 from gavelpy.policies.base import planned_over_rounds, policy_from
+from gavelpy.policies.team_rows import check_counts_teams
 from gavelpy.simulator.job_sizes import as_requested
 from gavelpy.simulator.metrics import SimulationResult, with_fairness
 from gavelpy.simulator.settings import SimulationSettings
@@ -57,6 +58,8 @@ def compare(
     baseline = PolicyRun(ISOLATED)
     prompt = replace(settings, mechanism=replace(settings.mechanism, move_lag_s=0.0))
     everything = [*runs, baseline] if fairness and baseline not in runs else list(runs)
+    for run in everything if settings.mechanism.limits_teams else ():
+        check_counts_teams(policy_from(run.policy))
     results = {}
     for run in everything:
         chosen = prompt if run == baseline else settings

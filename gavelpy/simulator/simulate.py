@@ -48,6 +48,7 @@ from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import Trace
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.policies.base import refuse_needs
+from gavelpy.policies.team_rows import check_counts_teams
 from gavelpy.simulator import metrics
 from gavelpy.simulator.cluster import VirtualCluster
 from gavelpy.simulator.co_location import CoLocation, co_location_of
@@ -96,6 +97,8 @@ class Simulation(VirtualScheduler):
         if settings.mechanism.teams:
             check_entities(trace.jobs, settings.mechanism)
         check_sizes(trace.jobs, engine.policy, settings.mechanism.rules, is_estimated=estimation is not None)
+        if settings.mechanism.limits_teams:
+            check_counts_teams(engine.policy)
         super().__init__(SchedulerCore(check=check_foreign), engine)
         self.trace, self.cluster, self.settings = trace, cluster, settings
         self.seed, self.label, self.progress = seed, label or engine.policy.name, progress

@@ -221,7 +221,7 @@ def test_values_come_back_as_they_were() -> None:
         [4, "AllocationSolved", 0.0, [3]],
         [5, "JobCancelled", 0.0, [3]],
         [6, "JobCancelled", 0.0, [3]],
-        [12, "ConfigChanged", 0.0, [{}]],
+        [13, "ConfigChanged", 0.0, [{}]],
         [6, "NodeDraining", 0.0, ["n0"]],
         [2, "NodeDraining", 0.0, ["n0", True]],
         [5, "NodeJoined", 0.0, ["n0", "v100", 4, True]],

@@ -28,6 +28,7 @@ from gavelpy.mechanism.settings import (
 from gavelpy.mechanism.teams import Team
 from gavelpy.policies.base import Policy, policy_named, uses_deadlines, varies_with_time
 from gavelpy.policies.policy_file import is_in_file
+from gavelpy.policies.team_rows import check_counts_teams
 from gavelpy.runtime.daemon.config_sections import (
     JobSettings,
     JournalSettings,
@@ -96,7 +97,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         return replace(settings.with_round(round_s), **kept)
 
     def for_policy(self, settings: MechanismSettings, policy: Policy) -> MechanismSettings:
-        """These settings with the values that the policy declares, unless the file sets them."""
+        """These settings with the values that the policy declares, unless the file sets them.
+
+        Raises InvalidInput for a policy that ignores the quotas of teams, if there are any.
+        """
+        if settings.limits_teams:
+            check_counts_teams(policy)
         every_s = settings.round_s * SOLVE_AT_LEAST_ROUNDS if varies_with_time(policy) else 0.0
         declared: dict[str, Any] = {"fill_leftover": policy.fills_leftover, "solve_at_least_every_s": every_s}
         if settings.move_lag_s:
@@ -160,7 +166,7 @@ def parse_config(text: str, file: str = "") -> Config:
             "standby.enabled needs scheduler.journal = 'postgresql://...': a file has one scheduler at a time, on its"
         )
         raise source.complaint("standby", "enabled", f"{text} machine; got {config.scheduler.journal or 'SQLite'!r}")
-    _check_policy(source, config.policy)
+    _check_policy(source, config.policy, limits_teams=config.mechanism.limits_teams)
     return config
 
 
@@ -275,8 +281,8 @@ def _mechanism(given: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _check_policy(source: _Source, settings: PolicySettings) -> None:
-    """Raises InvalidInput for an unknown policy or unknown parameters."""
+def _check_policy(source: _Source, settings: PolicySettings, *, limits_teams: bool) -> None:
+    """Raises InvalidInput for an unknown policy, unknown parameters, or a policy that ignores limits of teams."""
     if is_in_file(settings.name) and not Path(settings.name).is_absolute():
         raise source.complaint("policy", "name", f"policy.name must have an absolute path, got {settings.name!r}")
     try:
@@ -284,9 +290,14 @@ def _check_policy(source: _Source, settings: PolicySettings) -> None:
     except InvalidInput as error:
         raise source.complaint("policy", "name", f"policy.name: {error}") from None
     try:
-        policy_named(settings.name, **settings.parameters)
+        policy = policy_named(settings.name, **settings.parameters)
     except InvalidInput as error:
         raise source.complaint("policy", "parameters", f"policy.parameters: {error.args[0]}") from None
+    try:
+        if limits_teams:
+            check_counts_teams(policy)
+    except InvalidInput as error:
+        raise source.complaint("policy", "name", f"policy.name: {error}") from None
 
 
 def _names(kind: type[Any]) -> list[str]:  # of the fields, of either library

@@ -1,0 +1,310 @@
+"""Quotas and guaranteed GPUs of teams in requests and plans: who may take which GPUs, who lends, who gives back.
+
+The rules are those of `model.team_limits`, here for whole leases. A plan's queue is in its usual order, by urgency; a
+job is passed over if it would exceed the quota of its team or of a team above, or take GPUs that are guaranteed to a
+team whose waiting jobs can use them. So at the end of a round these jobs get what is guaranteed to them, before any job
+beyond what is guaranteed to its own team: a *borrower* leaves then, also if `lease_min_s` protects its lease. What no
+job of the team could use after all is lent, first within the team above it: the queue is processed again for the jobs
+that got nothing.
+
+A job that may not be preempted once it runs could not give GPUs back. So it takes none that are guaranteed to others,
+whether or not they can use them now.
+
+Leases count in full until they end. Within a round no lease is taken back for what is guaranteed. GPUs reserved for
+users (`windows`) are not guaranteed to teams; their jobs count for quotas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gavelpy.mechanism import sizes
+from gavelpy.mechanism.commands import SizesOfJobs
+from gavelpy.mechanism.domains import can_run
+from gavelpy.mechanism.gpus import GpuPool
+from gavelpy.mechanism.jobs import JobTable
+from gavelpy.mechanism.non_preemptible import is_barred
+from gavelpy.mechanism.taking import NONE_CHOSEN, Chosen
+from gavelpy.mechanism.teams import entities_of, limits_of
+from gavelpy.mechanism.windows import OUTSIDE
+from gavelpy.model.arrays import Bools, Floats, Ints
+from gavelpy.model.problem import AllocationProblem
+from gavelpy.model.team_limits import CLUSTER, TeamLimits
+
+if TYPE_CHECKING:
+    from gavelpy.mechanism.planning import Planner
+    from gavelpy.mechanism.settings import MechanismSettings
+
+
+def limits_of_jobs(jobs: JobTable, pool: GpuPool, settings: MechanismSettings, rows: Ints) -> TeamLimits:
+    """The configured quotas and guaranteed GPUs, and the teams of these jobs."""
+    names = tuple(jobs.entities)
+    team = entities_of(names, settings.teams)[1][jobs.entity[rows]]
+    return replace(limits_of(names, settings.teams, pool.gpu_types), team=team)
+
+
+def may_hold(jobs: JobTable, pool: GpuPool, settings: MechanismSettings, rows: Ints) -> Bools:
+    """Whether each job fits in the quotas of its teams if no other job holds any of them, (K, T)."""
+    return limits_of_jobs(jobs, pool, settings, rows).fits(sizes.smallest(jobs, rows))
+
+
+def held(jobs: JobTable, limits: TeamLimits, rows: Ints) -> Floats:
+    """GPUs under leases of these jobs by their own team, (E, T); `limits` has their teams.
+
+    Two co-located jobs of one team count once. Those of two teams count for each, and for a team above both twice.
+    """
+    here = np.flatnonzero(jobs.lease[rows] >= 0)
+    amounts = np.zeros((len(rows), limits.quota.shape[1]))
+    amounts[here, jobs.lease_type[rows[here]]] = jobs.gpus[rows[here]]
+    return limits.of_teams(amounts * _parts(jobs.entity, rows, jobs.partner[rows])[:, None], limits.team)
+
+
+def _parts(entity: Ints, rows: Ints, partner: Ints) -> Floats:
+    """The part of its GPUs that each job counts for: half if it shares them with a job of the same team."""
+    return np.where((partner >= 0) & (entity[rows] == entity[partner]), 0.5, 1.0)
+
+
+def limits_of_problem(
+    jobs: JobTable, pool: GpuPool, settings: MechanismSettings, rows: Ints, exempt: Ints, problem: AllocationProblem
+) -> tuple[AllocationProblem, TeamLimits | None]:
+    """The problem without rates at which jobs would exceed quotas alone, and what is left for its teams.
+
+    `exempt` jobs keep their GPUs. None = no team has limits.
+    """
+    if not settings.limits_teams:
+        return problem, None
+    limits = limits_of_jobs(jobs, pool, settings, rows)
+    if len(exempt):
+        limits = limits.less(held(jobs, limits_of_jobs(jobs, pool, settings, exempt), exempt))
+    rate = problem.member_rate_steps_per_s
+    if ((rate > 0) & ~(fits := limits.fits(problem.gpus_asked))).any():
+        problem = replace(problem, member_rate_steps_per_s=np.where(fits, rate, 0.0))
+    runs = can_run(jobs, pool, rows) & limits.fits(sizes.smallest(jobs, rows))
+    if pool.is_divided:
+        runs &= (jobs.part[rows] == OUTSIDE)[:, None]
+    return problem, usable(limits, jobs, rows, runs)
+
+
+def usable(limits: TeamLimits, jobs: JobTable, rows: Ints, runs: Bools) -> TeamLimits:
+    """With no more guaranteed than these jobs can use, which run on these types (K, T)."""
+    least, most = sizes.smallest(jobs, rows), sizes.largest(jobs, rows)
+    return limits.usable(least.astype(np.float64), runs, most.astype(np.float64))
+
+
+def within_quotas(found: SizesOfJobs | None, limits: TeamLimits | None) -> SizesOfJobs | None:
+    """These sizes without rates at which a job alone would exceed what is left of quotas."""
+    if found is None or limits is None:
+        return found
+    fits = limits.of(found.rows).fits(found.gpus)
+    return replace(found, rate_steps_per_s=np.where(fits, found.rate_steps_per_s, 0.0))
+
+
+class TeamReasons:
+    """Why limits of teams keep GPUs from waiting jobs."""
+
+    def __init__(self, jobs: JobTable, pool: GpuPool, settings: MechanismSettings) -> None:
+        self._jobs, self._pool, self._settings = jobs, pool, settings
+        self._limits = limits_of_jobs(jobs, pool, settings, np.arange(jobs.count))
+        leased = replace(self._limits, team=self._limits.team[jobs.leased])
+        own = held(jobs, leased, jobs.leased)
+        self.held, self.left = leased.with_below(own), leased.less(own)
+
+    def quota(self, row: int, could_run: Bools) -> str:
+        """Which quotas keep a job from all the types (T,) on which it could run; empty if they leave it one."""
+        limits, gpus, texts = self._limits, int(self._jobs.gpus[row]), []
+        for t in np.flatnonzero(could_run).tolist():
+            above = limits.above(int(limits.team[row]))
+            team = next((team for team in above if self.held[team, t] + gpus > limits.quota[team, t]), CLUSTER)
+            if team == CLUSTER:
+                return ""
+            name, quota, gpu_type = limits.names[team], limits.quota[team, t], self._pool.gpu_types[t]
+            if gpus > quota:
+                texts.append(f"needs {gpus} GPUs; the quota of team {name} is {quota:g} {gpu_type}")
+            else:
+                texts.append(f"team {name} holds {self.held[team, t]:g} of its quota of {quota:g} {gpu_type}")
+        return "; ".join(texts)
+
+    def guaranteed(self, row: int, could_run: Bools) -> str:
+        """For which teams free GPUs are kept from a job because it could not give them back; empty = for none."""
+        jobs, limits, pool = self._jobs, self._limits, self._pool
+        if not is_barred(jobs, self._settings, np.array([row]))[0]:
+            return ""
+        for t in np.flatnonzero(could_run & (pool.free_counts >= jobs.gpus[row])).tolist():
+            above = limits.above(int(limits.team[row]))
+            others = [team for team in np.flatnonzero(self.left.guaranteed[:, t] > 0).tolist() if team not in above]
+            if others:
+                names = " and ".join(limits.names[team] for team in others)
+                text = f"free {pool.gpu_types[t]} are guaranteed to team {names}"
+                return f"{text}; only jobs that can be preempted borrow them"
+        return ""
+
+
+class TeamRoom:
+    """What teams may still take while a plan processes its queue."""
+
+    def __init__(
+        self, limits: TeamLimits, strict: TeamLimits | None, capacity: Floats, team: Ints, barred: Bools
+    ) -> None:
+        """`strict`: with all that is guaranteed, for jobs that are `barred` (N,) from borrowing; None = the same."""
+        self._capacity, self._team = capacity, team.tolist()
+        self._plain = _Ledger(limits, capacity)
+        self._strict = None if strict is None else _Ledger(strict, capacity)
+        self._barred: list[bool] = barred.tolist()
+        self._taken: list[tuple[int, int, Sequence[int]]] = []
+
+    def allows(self, gpu_type: int, gpus: int, job: int, partner: int = -1) -> bool:
+        """Whether a job or pair may take so many GPUs."""
+        teams = self._teams(job, partner)
+        if self._strict is not None and (self._barred[job] or (partner >= 0 and self._barred[partner])):
+            return self._strict.fits(gpu_type, gpus, teams)
+        return self._plain.fits(gpu_type, gpus, teams)
+
+    def take(self, gpu_type: int, gpus: int, job: int, partner: int = -1) -> None:
+        """Books the GPUs of a job or pair."""
+        entry = gpu_type, gpus, self._teams(job, partner)
+        self._taken.append(entry)
+        self._plain.book(*entry)
+        if self._strict is not None:
+            self._strict.book(*entry)
+
+    def lend(self, limits: TeamLimits) -> None:
+        """From now on, no more is guaranteed than by these limits."""
+        self._plain = _Ledger(limits, self._capacity)
+        for entry in self._taken:
+            self._plain.book(*entry)
+
+    def _teams(self, job: int, partner: int) -> Sequence[int]:
+        return (self._team[job],) if partner < 0 else (self._team[job], self._team[partner])
+
+
+class _Ledger:
+    """`need` of each team by GPU type, and what is neither needed nor reserved."""
+
+    def __init__(self, limits: TeamLimits, capacity: Floats) -> None:
+        limits = limits.fitted(capacity)
+        need, reserve = limits.reserves(np.zeros_like(limits.guaranteed))
+        self._parent: list[int] = limits.parent.tolist()
+        self._need: list[list[float]] = need.T.tolist()
+        self._guaranteed: list[list[float]] = limits.guaranteed.T.tolist()
+        self._quota: list[list[float]] = limits.quota.T.tolist()
+        self._left: list[float] = (capacity - reserve[limits.parent < 0].sum(axis=0)).tolist()
+
+    def fits(self, gpu_type: int, gpus: int, teams: Sequence[int]) -> bool:
+        """Whether jobs of these teams may take so many GPUs together."""
+        need, quota = self._need[gpu_type], self._quota[gpu_type]
+        more = self._more(gpu_type, gpus, teams)
+        return all(
+            amount <= (self._left[gpu_type] if team == CLUSTER else quota[team] - need[team])
+            for team, amount in more.items()
+        )
+
+    def book(self, gpu_type: int, gpus: int, teams: Sequence[int]) -> None:
+        """Books them."""
+        for team, amount in self._more(gpu_type, gpus, teams).items():
+            if team == CLUSTER:
+                self._left[gpu_type] -= amount
+            else:
+                self._need[gpu_type][team] += amount
+
+    def _more(self, gpu_type: int, gpus: int, teams: Sequence[int]) -> dict[int, float]:
+        """What these GPUs add to the need of each team up to the top, where that is not reserved already.
+
+        A team above both jobs of a pair needs the GPUs once.
+        """
+        need, guaranteed = self._need[gpu_type], self._guaranteed[gpu_type]
+        found: dict[int, float] = {}
+        for team in teams:
+            amount = float(gpus)
+            while team != CLUSTER and amount > 0:
+                found[team] = max(found.get(team, 0.0), amount)
+                floor = guaranteed[team]
+                amount = max(need[team] + amount, floor) - max(need[team], floor)
+                team = self._parent[team]
+            found[CLUSTER] = max(found.get(CLUSTER, 0.0), amount)
+        return found
+
+
+class TeamsOfPlan:
+    """What a plan leaves to each team, for the parts of the queue that it processes one after the other."""
+
+    def __init__(self, planner: Planner) -> None:
+        jobs, pool, settings = planner.leases.jobs, planner.leases.pool, planner.settings
+        self._planner, self._jobs, self._pool = planner, jobs, pool
+        everyone = limits_of_jobs(jobs, pool, settings, np.arange(jobs.count))
+        self._team = everyone.team
+        own = held(jobs, replace(everyone, team=self._team[planner.holding]), planner.holding)
+        own += self._of_chosen(everyone, planner.elsewhere)
+        self._left = everyone.less(own)
+        if planner.part != OUTSIDE:
+            self._left = replace(self._left, guaranteed=np.zeros_like(own))
+        demand = planner.demand[~jobs.marks(planner.elsewhere.jobs)[planner.demand]]
+        self._demand, runs = demand, can_run(jobs, pool, demand)
+        if not settings.fill_leftover:  # a job without a share waits for its share, not for GPUs
+            runs &= jobs.total("target")[demand] > 0
+        self._runs = runs & replace(everyone, team=self._team[demand]).fits(sizes.smallest(jobs, demand))
+        self._barred: Bools = np.zeros(jobs.count, dtype=np.bool_)
+        if self._left.guaranteed.any():
+            self._barred[jobs.active] = is_barred(jobs, settings, jobs.active)
+
+    def room(self, free: Ints, chosen: Chosen) -> TeamRoom:
+        """What is left of these free GPUs (L,) after these jobs of the same class, which hold others."""
+        left = self._left.less(self._of_chosen(self._left, chosen)) if len(chosen.jobs) else self._left
+        capacity = self._by_type(free)
+        strict = left if self._barred.any() else None
+        return TeamRoom(self._usable(left, chosen.jobs), strict, capacity, self._team, self._barred)
+
+    def lent(self, asked: Ints, chosen: Chosen) -> Iterator[TeamLimits]:
+        """What is still guaranteed after the turn of these jobs: first without that of the lowest teams.
+
+        So what a team cannot use goes to the team above it first. `chosen`: as in `room`.
+        """
+        if not self._left.guaranteed.any():
+            return
+        left = self._left.less(self._of_chosen(self._left, chosen)) if len(chosen.jobs) else self._left
+        now = self._usable(left, chosen.jobs)
+        rest = self._usable(left, np.concatenate([chosen.jobs, asked])).guaranteed
+        for layer in reversed(now.layers):
+            guaranteed = now.guaranteed.copy()
+            guaranteed[layer] = rest[layer]
+            if not np.array_equal(guaranteed, now.guaranteed):
+                yield (now := replace(now, guaranteed=guaranteed))
+
+    def guaranteed(self) -> Ints:
+        """GPUs of each type that are guaranteed to teams whose jobs in the plan can use them, (T,)."""
+        return self._usable(self._left, NONE_CHOSEN.jobs).reserved.astype(np.int64)
+
+    def keeping(self, leases: Chosen, capacity: Ints) -> Chosen:
+        """Those of these leases that can continue next to what the plan's other jobs are guaranteed, oldest first."""
+        jobs, room = self._jobs, self.room(capacity, NONE_CHOSEN)
+        kept: set[int] = set()
+        type_of = self._pool.domain_type
+        for k in np.lexsort((leases.jobs, jobs.began_s[leases.jobs])).tolist():
+            row, partner, gpu_type = int(leases.jobs[k]), int(leases.partner[k]), int(type_of[leases.domains[k]])
+            if row in kept or not room.allows(gpu_type, int(leases.gpus[k]), row, partner):
+                continue
+            room.take(gpu_type, int(leases.gpus[k]), row, partner)
+            kept |= {row, partner} - {-1}
+        return leases.among(np.isin(leases.jobs, np.array(sorted(kept), dtype=np.int64)))
+
+    def _usable(self, left: TeamLimits, served: Ints) -> TeamLimits:
+        """What is guaranteed to those of the plan's jobs that are not among `served`."""
+        waits = ~self._jobs.marks(served)[self._demand]
+        demand = self._demand[waits]
+        return usable(replace(left, team=self._team[demand]), self._jobs, demand, self._runs[waits])
+
+    def _of_chosen(self, limits: TeamLimits, chosen: Chosen) -> Floats:
+        """GPUs of these jobs by their own team, (E, T), counted as in `held`."""
+        rows = chosen.jobs
+        amounts = np.zeros((len(rows), limits.quota.shape[1]))
+        amounts[np.arange(len(rows)), self._pool.domain_type[chosen.domains]] = chosen.gpus
+        amounts *= _parts(self._jobs.entity, rows, chosen.partner)[:, None]
+        return limits.of_teams(amounts, self._team[rows])
+
+    def _by_type(self, free: Ints) -> Floats:
+        found = np.zeros(len(self._pool.gpu_types))
+        np.add.at(found, self._pool.domain_type, free)
+        return found
