@@ -54,7 +54,7 @@ def _max_gang_within(
     """As `max_gang`, where nodes have less of other resources than their GPUs could use."""
     found = np.zeros((len(rows), len(pool.gpu_types)), dtype=np.int64)
     left, domain_of = limits.left(pool, gpus), node_domains(pool)
-    alike = np.column_stack([limits.needs[rows], np.zeros(len(rows)) if sets is None else sets.of_job[rows]])
+    alike = np.column_stack([limits.needs_of(rows), np.zeros(len(rows)) if sets is None else sets.of_job[rows]])
     for key in np.unique(alike, axis=0).astype(np.int64):
         here, may_use = (alike == key).all(axis=1), gpus if sets is None else gpus & sets.gpus[key[-1]]
         counts = np.zeros(len(pool.domain_type), dtype=np.int64)

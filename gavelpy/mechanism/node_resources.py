@@ -15,6 +15,7 @@ ended.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 RESOURCES = ("cpus", "memory_gib")
 NO_NEEDS = (0, 0)
+_FEW = 8  # jobs whose needs are looked up one by one
 NOT_KNOWN = 2**60  # of a node that reports nothing: more than all jobs can need
 
 
@@ -54,17 +56,29 @@ def set_amounts(pool: GpuPool, node_id: NodeId, cpus: float, memory_gib: float) 
 class NodeLimits:
     """What jobs need and nodes have, and the GPUs that a plan gives to its jobs so far."""
 
-    def __init__(self, needs: Ints, amounts: Ints) -> None:
-        self.needs = needs  # (N, 2) of each job with each GPU
+    def __init__(self, jobs: JobTable, amounts: Ints) -> None:
+        self._jobs = jobs
         self.amounts = amounts  # (M, 2) of each node
         self.placed: dict[int, Ints] = {}  # GPUs of jobs that the plan has selected
         self.granted: dict[int, Ints] = {}  # of those that get new leases
+
+    @cached_property
+    def needs(self) -> Ints:
+        """What each job needs with each GPU, (N, 2)."""
+        return all_needs(self._jobs)
+
+    def needs_of(self, rows: Ints) -> Ints:
+        """The same of these jobs, (K, 2); cheap for a few."""
+        if len(rows) > _FEW:
+            return np.asarray(self.needs[rows])
+        return np.array([self._jobs.needs.get(row, NO_NEEDS) for row in rows.tolist()], dtype=np.int64).reshape(-1, 2)
 
     def used(self, pool: GpuPool, gpus: Bools) -> Ints:
         """What the leases on these GPUs (G,) use of each node, (M, 2)."""
         held, holders = pool.holdings(gpus)
         found = np.zeros_like(self.amounts)
-        np.add.at(found, pool.node_of[held], self.needs[holders])
+        if len(held):
+            np.add.at(found, pool.node_of[held], self.needs[holders])
         return found
 
     def left(self, pool: GpuPool, open_gpus: Bools) -> Ints:
@@ -101,7 +115,7 @@ def limits_of(jobs: JobTable, pool: GpuPool) -> NodeLimits | None:
     counts = np.bincount(pool.node_of[pool.present], minlength=len(amounts))
     if (counts[:, None] * most <= amounts).all():
         return None
-    return NodeLimits(all_needs(jobs), amounts)
+    return NodeLimits(jobs, amounts)
 
 
 def node_domains(pool: GpuPool) -> Ints:

@@ -56,6 +56,7 @@ class NodeRoom:
         self._spare = self._amounts.copy()  # (M, 2) and that no running job may keep
         self._domain_of = pool.domain_of
         self._holds: dict[int, Ints] = {}  # GPUs of running jobs that may keep them
+        self._holders: Ints = np.full((len(pool.job), 2), -1)  # these jobs by GPU; two where they are co-located
         self._full: dict[tuple[int, ...], int] = {}  # by domain, set and need: fewest GPUs that did not fit
         self._kinds: list[tuple[int, int]] = []
         self._kind_of: dict[tuple[int, int], int] = {}
@@ -67,6 +68,7 @@ class NodeRoom:
             held = held[open_gpus[held]]
             if len(held):
                 self._holds[row] = held
+                self._holders[held, int(self._vacant[held[0]])] = row
                 self._vacant[held] = False
                 self._change(self._spare, held, -limits.needs[row])
 
@@ -106,8 +108,7 @@ class NodeRoom:
         members = [row for row in self._kinds[kind] if row >= 0]
         for row in members:
             self._resolve(row)
-        vacated = [row for row, held in self._holds.items() if np.isin(gpus, held).any()] if self._holds else []
-        for row in vacated:
+        for row in np.unique(self._holders[gpus]).tolist():
             self._resolve(row)
         self._left[gpus] = self._vacant[gpus] = False
         need = self._need(kind)
@@ -184,9 +185,10 @@ class NodeRoom:
         if held is None:
             return
         self._change(self._spare, held, self._limits.needs[row])
-        others = [gpus for other, gpus in self._holds.items() if other == self._jobs.partner[row]]
-        still = np.isin(held, others[0]) if others else np.zeros(len(held), dtype=np.bool_)
-        self._vacant[held[~still]] = self._left[held[~still]]
+        here = self._holders[held]
+        here[here == row] = -1
+        self._holders[held] = here
+        self._vacant[held] = self._left[held] & (here < 0).all(axis=1)
 
     def _may_use(self, kind: int) -> Bools:
         job, partner = self._kinds[kind]
