@@ -42,7 +42,7 @@ def checked_rates(name: str, job: str, rates: Mapping[str, float]) -> dict[str, 
     return dict(rates)
 
 
-def parsed_sizes(text: str) -> tuple[int, ...]:
+def parsed_sizes(text: str, name: str = "gpus") -> tuple[int, ...]:
     """The sizes in a text such as `4`, `1,2,4` or `1..8`; the first one is the requested one.
 
     >>> parsed_sizes("4"), parsed_sizes("2,1,4"), parsed_sizes("2..4")
@@ -51,13 +51,13 @@ def parsed_sizes(text: str) -> tuple[int, ...]:
     first, dots, last = text.partition("..")
     parts = [first, last] if dots else text.split(",")
     if not all(part.strip().isdecimal() for part in parts):
-        raise InvalidInput(f"gpus must be a number, numbers such as 4,1,2, or a range such as 1..8, got {text!r}")
+        raise InvalidInput(f"{name} must be a number, numbers such as 4,1,2, or a range such as 1..8, got {text!r}")
     numbers = [int(part) for part in parts]
     if not dots:
         return tuple(numbers)
     low, high = numbers
     if not 1 <= low <= high or high - low >= SIZES_MAX:
-        raise InvalidInput(f"a range of gpus must be of 1 to {SIZES_MAX} numbers > 0, the least first, got {text!r}")
+        raise InvalidInput(f"a range of {name} must be of 1 to {SIZES_MAX} numbers > 0, the least first, got {text!r}")
     return tuple(range(low, high + 1))
 
 

@@ -2,7 +2,8 @@
 
 Traces: id, arrival_s, steps_total, then optionally gpus (1), weight (1), job_type, deadline_s (from submission; empty
 = none), entity, command, working_directory, cpus_per_gpu (0), memory_gib_per_gpu (0), and a column `rate_<gpu type>`
-(steps/s of the whole job; 0 = cannot run there, empty = unknown) for each type.
+(steps/s of the whole job; 0 = cannot run there, empty = unknown) for each type. `sizes` has all numbers of GPUs on
+which a job can run ("1,2,4", "1..8", gpus among them; empty = only gpus), `rate_<gpu type>@<GPUs>` its rates there.
 
 Tables: job_type, gpus, gpu_type, rate_steps_per_s (empty = unknown), then optionally provenance (measured), source,
 pair_job_type and pair_rate_steps_per_s: a row with a pair_job_type gives the rates of two jobs that share the GPUs.
@@ -22,18 +23,21 @@ import numpy as np
 from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import Floats
 from gavelpy.model.job import GPUS_MAX, JobId, JobSpec, Trace
+from gavelpy.model.job_sizes import parsed_sizes
 from gavelpy.model.throughput import Provenance, ThroughputTable
 from gavelpy.traces.fields import CsvTable, Place, csv_table, csv_text, read_text, write_text
 
 TRACE_REQUIRED = ("id", "arrival_s", "steps_total")
+_TEXTS = ("command", "working_directory")
 _NEEDS = ("cpus_per_gpu", "memory_gib_per_gpu")
-TRACE_OPTIONAL = ("gpus", "weight", "job_type", "deadline_s", "entity", "command", "working_directory", *_NEEDS)
+TRACE_OPTIONAL = ("gpus", "sizes", "weight", "job_type", "deadline_s", "entity", *_TEXTS, *_NEEDS)
 RATE_PREFIX = "rate_"
 TABLE_REQUIRED = ("job_type", "gpus", "gpu_type", "rate_steps_per_s")
 TABLE_OPTIONAL = ("provenance", "source", "pair_job_type", "pair_rate_steps_per_s")
 _WRITTEN = ("gpus", "weight", "job_type", "deadline_s", "entity")
 _PROVENANCES = tuple(p.name.lower() for p in Provenance)
 _Key = tuple[str, int]
+_REQUESTED = -1  # number of GPUs of rates of the requested size
 
 
 # Traces ---------------------------------------------------------------------------------------------------------
@@ -76,6 +80,7 @@ def trace_from_table(table: CsvTable) -> Trace:
 def _job(cell: Mapping[str, str], place: Place) -> JobSpec:
     deadline = cell.get("deadline_s", "").strip()
     weight = cell.get("weight", "").strip()
+    rates = _rates(cell, place)
     try:
         return JobSpec(
             JobId(cell["id"]),
@@ -83,11 +88,9 @@ def _job(cell: Mapping[str, str], place: Place) -> JobSpec:
             gpus=place.whole("gpus", cell.get("gpus", "") or "1", 1, GPUS_MAX),
             weight=place.number("weight", weight, positive=True) if weight else 1.0,
             job_type=cell.get("job_type", ""),
-            rates_steps_per_s={
-                column.removeprefix(RATE_PREFIX): place.number(column, text)
-                for column, text in cell.items()
-                if column.startswith(RATE_PREFIX) and text.strip()
-            },
+            rates_steps_per_s=rates.pop(_REQUESTED, {}),
+            sizes=parsed_sizes(cell["sizes"].strip(), "sizes") if cell.get("sizes", "").strip() else (),
+            rates_by_size=rates,
             deadline_s=(math.inf if deadline in ("", "inf") else place.number("deadline_s", deadline, positive=True)),
             entity=cell.get("entity", ""),
             command=cell.get("command", ""),
@@ -97,6 +100,18 @@ def _job(cell: Mapping[str, str], place: Place) -> JobSpec:
         )
     except InvalidInput as error:
         raise error.located(place.file, place.line) from error
+
+
+def _rates(cell: Mapping[str, str], place: Place) -> dict[int, dict[str, float]]:
+    """Rates by number of GPUs, or _REQUESTED, and GPU type. Only with a column of sizes, `@` has a meaning."""
+    found: dict[int, dict[str, float]] = {}
+    for column, text in cell.items():
+        if column.startswith(RATE_PREFIX) and text.strip():
+            name, _, size = column.removeprefix(RATE_PREFIX).rpartition("@") if "sizes" in cell else ("", "", "")
+            is_sized = bool(name) and size.isdecimal()
+            gpu_type = name if is_sized else column.removeprefix(RATE_PREFIX)
+            found.setdefault(int(size) if is_sized else _REQUESTED, {})[gpu_type] = place.number(column, text)
+    return found
 
 
 def _need(name: str, cell: Mapping[str, str], place: Place) -> float:
@@ -110,11 +125,14 @@ def write_csv_trace(trace: Trace, path: str | Path) -> None:
 
 
 def trace_cells(trace: Trace) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of the trace; command, working_directory and needs only if some job has them."""
+    """Header and rows of the trace; command, working_directory, needs and sizes only if some job has them."""
     gpu_types = list(dict.fromkeys(t for job in trace.jobs for t in job.rates_steps_per_s))
-    extra = [name for name in ("command", "working_directory") if any(getattr(job, name) for job in trace.jobs)]
+    extra = [name for name in _TEXTS if any(getattr(job, name) for job in trace.jobs)]
     needs = [name for name in _NEEDS if any(getattr(job, name) for job in trace.jobs)]
-    header = [*TRACE_REQUIRED, *_WRITTEN, *extra, *needs, *(f"{RATE_PREFIX}{t}" for t in gpu_types)]
+    by_size = dict.fromkeys((t, size) for job in trace.jobs for size, by in job.rates_by_size.items() for t in by)
+    sizes = ["sizes"] if any(job.sizes for job in trace.jobs) else []
+    rates = [*(f"{RATE_PREFIX}{t}" for t in gpu_types), *(f"{RATE_PREFIX}{t}@{size}" for t, size in by_size)]
+    header = [*TRACE_REQUIRED, *_WRITTEN, *extra, *needs, *sizes, *rates]
     rows = [
         [
             job.id,
@@ -127,7 +145,9 @@ def trace_cells(trace: Trace) -> tuple[list[str], list[list[str]]]:
             job.entity,
             *(getattr(job, name) for name in extra),
             *(_float_text(getattr(job, name)) for name in needs),
+            *(",".join(map(str, job.sizes)) for _ in sizes),
             *(_float_text(job.rates_steps_per_s.get(t, math.nan)) for t in gpu_types),
+            *(_float_text(job.rates_by_size.get(size, {}).get(t, math.nan)) for t, size in by_size),
         ]
         for job, arrival_s in zip(trace.jobs, trace.arrival_s.tolist(), strict=True)
     ]

@@ -163,6 +163,8 @@ def gavel_text(trace: Trace) -> str:
 def _line(job: JobSpec, arrival_s: float) -> str:
     if job.entity:
         raise _unwritable(job, "entity", "empty", job.entity)
+    if job.sizes:
+        raise _unwritable(job, "sizes", "one", ",".join(map(str, job.sizes)))
     if not job.steps_total.is_integer() or job.steps_total > EXACT_MAX:
         raise _unwritable(job, "steps_total", f"whole and <= {EXACT_MAX}", job.steps_total)
     command, argument = job.command, ""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 
-from gavelpy.model.job import Trace
+from gavelpy.model.job import JobSpec, Trace
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.traces.csv_format import parse_csv_throughputs, parse_csv_trace, write_csv_trace
 from gavelpy.traces.fields import read_text
@@ -35,12 +35,18 @@ def read_trace(path: str | Path, *, throughputs: ThroughputTable | None = None) 
 
 
 def attach_rates(trace: Trace, throughputs: ThroughputTable) -> Trace:
-    """The trace with the table's rates for jobs without rates."""
+    """The trace with the table's rates for jobs, and sizes of jobs, without rates."""
     jobs = tuple(
         job if job.rates_steps_per_s else job.with_rates(throughputs.rates(job.job_type, job.gpus))
         for job in trace.jobs
     )
-    return replace(trace, jobs=jobs)
+    return replace(trace, jobs=tuple(_with_sizes(job, throughputs) if job.sizes else job for job in jobs))
+
+
+def _with_sizes(job: JobSpec, throughputs: ThroughputTable) -> JobSpec:
+    unknown = [size for size in job.sizes if size != job.gpus and not job.rates_by_size.get(size)]
+    more = {size: rates for size in unknown if (rates := throughputs.rates(job.job_type, size))}
+    return replace(job, rates_by_size={**job.rates_by_size, **more})
 
 
 def write_trace(trace: Trace, path: str | Path, format: TraceFormat = TraceFormat.CSV) -> None:
