@@ -260,6 +260,16 @@ def _when(  # type: ignore[no-untyped-def]
 
 
 @inner
+def _first(when, count):  # type: ignore[no-untyped-def]
+    """The first corner with the least number."""
+    first = 0
+    for v in range(1, count):
+        if when[v] < when[first]:
+            first = v
+    return first
+
+
+@inner
 def _end(price, direction, lowest, highest):  # type: ignore[no-untyped-def]
     """How far prices may move, and the type and the kind of the kink there; the type is -1 if there is none."""
     end, first, kind = np.inf, -1, FREE
@@ -278,8 +288,8 @@ def _moved(  # type: ignore[no-untyped-def]
     kind, who, corner, leaving, when,
 ):  # fmt: skip
     """Moves the prices as far as the dual function falls, to a kink that takes the place of the one that leaves."""
-    S, T = load.shape
-    fastest = 0.0
+    (S, T), fastest = load.shape, 0.0
+    first_corner, soonest = np.empty(S, np.int64), np.empty(S)  # of each job
     for t in range(T):
         for k in range(S):
             fastest = max(fastest, load[k, t] * abs(direction[t]))
@@ -291,13 +301,15 @@ def _moved(  # type: ignore[no-untyped-def]
     for n in range(T):
         if kind[n] == TIE:
             when[who[n], corner[n]] = np.inf
+    for k in range(S):
+        first_corner[k] = _first(when[k], count[k])
+        soonest[k] = when[k, first_corner[k]] if count[k] else np.inf
     end, first, kind_there = _end(price, direction, lowest, highest)
     while True:
         length, k, v = np.inf, NONE, NONE
         for i in range(S):
-            for c in range(count[i]):
-                if when[i, c] < length:
-                    length, k, v = when[i, c], i, c
+            if soonest[i] < length:
+                length, k, v = soonest[i], i, first_corner[i]
         if end <= length:
             break
         b, is_tied = best[k], False
@@ -311,6 +323,8 @@ def _moved(  # type: ignore[no-untyped-def]
         _when(
             load[k], gain[k], price, direction, low[k], high[k], part[k], count[k], v, length, still, when[k],
         )  # fmt: skip
+        first_corner[k] = _first(when[k], count[k])
+        soonest[k] = when[k, first_corner[k]] if count[k] else np.inf
     if end <= length and (first < 0 or (kind_there == FREE and not may_be_free)):
         return UNBOUNDED if first < 0 else FREE_TYPE
     for t in range(T):
