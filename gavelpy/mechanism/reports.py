@@ -66,6 +66,9 @@ def running(
         if jobs.lease[row] == event.leases.item() and jobs.state[row] == IS_GRANTED:
             _started(jobs, row, now_s)
         return
+    if isinstance(event, ProgressReported) and jobs.kernels is not None:
+        jobs.kernels.progressed(jobs, event.jobs, event.leases, event.steps_done, now_s)
+        return
     current = jobs.lease[event.jobs] == event.leases
     match event:
         case LeaseStarted():

@@ -54,6 +54,9 @@ class WakeupSteps(Protocol):
     def book_isolated(self, jobs: JobTable, rows: Ints, counts: Ints) -> None:
         """As `problem_columns.book_isolated`."""
 
+    def progressed(self, jobs: JobTable, rows: Ints, leases: Ints, steps_done: Floats, now_s: float) -> None:
+        """As `reports.running` of reported progress, of each job once."""
+
 
 def alone(jobs: JobTable, selection: Selection) -> Chosen:
     """These jobs, which have one size, without partners."""

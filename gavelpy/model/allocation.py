@@ -44,6 +44,10 @@ class Certificate:
     warning: str = ""
 
 
+_NONE = np.zeros(0)
+_NONE.setflags(write=False)
+
+
 @dataclass(frozen=True, eq=False)
 class Allocation:
     """Share of wall-clock time of each configuration on each GPU type."""
@@ -76,6 +80,19 @@ class Allocation:
             raise InvalidInput(f"memory must be at most {MEMORY_BYTES_MAX} bytes, got {got}")
         for job in set(self.refused) - set(self.problem.job_ids) if self.refused else ():
             raise InvalidInput(f"refused must name jobs of the problem, got {job!r}")
+
+    @classmethod
+    def of_known(
+        cls, problem: AllocationProblem, share: Floats, shadow_prices: Floats, certificate: Certificate
+    ) -> Allocation:
+        """An allocation of arrays for which all that `__init__` checks is known to hold; they become read-only."""
+        found, unpriced = object.__new__(cls), np.full((len(shadow_prices), len(problem.resources) - 1), np.nan)
+        for array in (share, shadow_prices, unpriced):
+            array.flags.writeable = False
+        known = {"problem": problem, "share": share, "shadow_prices": shadow_prices, "certificate": certificate}
+        others = {"rate_floor_steps_per_s": _NONE, "again_s": np.inf, "memory": b"", "refused": {}}
+        vars(found).update(known, **others, other_prices=unpriced)
+        return found
 
     @property
     def prices(self) -> Floats:

@@ -260,7 +260,7 @@ def ruled(problem: AllocationProblem, share: Floats, objective: float) -> Alloca
     over = ((used - amount) / np.where(amount > 0, amount, 1.0)).max(initial=0.0)
     violation = max(0.0, float(over), float((time - 1.0).max(initial=0.0)))
     certificate = Certificate(objective, objective, gap=0.0, violation=violation, path="rule", solve_s=0.0)
-    return Allocation(problem, share, np.full(len(problem.gpu_types), np.nan), certificate)
+    return Allocation.of_known(problem, share, np.full(len(problem.gpu_types), np.nan), certificate)
 
 
 _FLAGS: dict[object, bool] = {False: False, "false": False, True: True, "true": True}  # 0 == False, 1.0 == True

@@ -10,7 +10,7 @@ import numpy as np
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import COUNTED, Guarantee, ProblemInput, ruled
-from gavelpy.policies.queue import PACKING_THRESHOLD, check_packing_threshold, whole_shares
+from gavelpy.policies.queue import PACKING_THRESHOLD, check_packing_threshold, jobs_running, whole_shares
 from gavelpy.solve.solver import Solver
 
 
@@ -52,4 +52,4 @@ class Fifo:
         """Shares of 0 and 1."""
         order = np.arange(problem.job_count)
         share = whole_shares(problem, order, blocks=True, packing_threshold=self.packing_threshold)
-        return ruled(problem, share, objective=float((problem.member_count @ share).sum()))
+        return ruled(problem, share, objective=jobs_running(problem, share))

@@ -44,6 +44,11 @@ def whole_shares(
     return share
 
 
+def jobs_running(problem: AllocationProblem, share: Floats) -> float:
+    """How many jobs these shares of 0 and 1 let run: the objective of certificates."""
+    return float(share.sum() if problem.runs_alone else (problem.member_count @ share).sum())
+
+
 def check_packing_threshold(packing_threshold: float) -> None:
     """Raises InvalidInput for a threshold below 1, which would accept jobs that gain nothing."""
     if not (math.isfinite(packing_threshold) and packing_threshold >= 1):

@@ -11,7 +11,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import COUNTED, ProblemInput, ruled
-from gavelpy.policies.queue import PACKING_THRESHOLD, check_packing_threshold, whole_shares
+from gavelpy.policies.queue import PACKING_THRESHOLD, check_packing_threshold, jobs_running, whole_shares
 from gavelpy.solve.program import best_rate_steps_per_s
 from gavelpy.solve.solver import Solver
 
@@ -68,4 +68,4 @@ class ShortestJobFirst:
         time_s = np.where(best > 0, steps / np.where(best > 0, best, 1.0), np.inf)
         order = np.argsort(time_s, kind="stable")
         share = whole_shares(problem, order, blocks=False, packing_threshold=self.packing_threshold)
-        return ruled(problem, share, objective=float((problem.member_count @ share).sum()))
+        return ruled(problem, share, objective=jobs_running(problem, share))

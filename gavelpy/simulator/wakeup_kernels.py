@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from gavelpy.mechanism import problem_columns
-from gavelpy.mechanism.jobs import JobTable
+from gavelpy.mechanism.jobs import OPEN, JobTable
 from gavelpy.mechanism.problem_columns import ProblemColumns
 from gavelpy.model.arrays import PAIRWISE, Bools, Floats, Ints
 from gavelpy.policies import queue_kernels as queue_kernels  # loaded for all queues of jobs
@@ -53,6 +53,26 @@ class WakeupKernels:
             return
         isolated = jobs.isolated_s, jobs.isolated_steps, jobs.isolated_rate
         _book_isolated(rows, counts, jobs.rate, jobs.steps_done, jobs.gpus, *isolated)
+
+    def progressed(self, jobs: JobTable, rows: Ints, leases: Ints, steps_done: Floats, now_s: float) -> None:
+        """As `reports.running` of reported progress, of each job once."""
+        steps = jobs.steps_done, jobs.steps_saved, jobs.steps_total
+        _progressed(rows, leases, steps_done, now_s, jobs.lease, jobs.total_by, jobs.worked_s, *steps)
+
+
+@njit(cache=True, nogil=True)
+def _progressed(  # type: ignore[no-untyped-def]
+    rows, leases, reported, now_s, lease, total_by, worked_s, steps_done, steps_saved, steps_total
+):
+    for k in range(len(rows)):
+        row, steps = rows[k], reported[k]
+        if lease[row] != leases[k]:
+            continue
+        if total_by[row] == OPEN:
+            steps_total[row] = max(steps_total[row], 2 * steps)
+        steps_done[row] = min(max(steps, steps_saved[row]), steps_total[row])
+        if worked_s[row] < 0:
+            worked_s[row] = now_s
 
 
 @njit(cache=True, nogil=True)

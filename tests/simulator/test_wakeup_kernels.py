@@ -10,7 +10,9 @@ import pytest
 
 from gavelpy.journal.codec import encode
 from gavelpy.mechanism import booking, problem_columns, reports
-from gavelpy.mechanism.jobs import JobTable
+from gavelpy.mechanism.events import ProgressReported
+from gavelpy.mechanism.gpus import GpuPool
+from gavelpy.mechanism.jobs import OPEN, JobTable
 from gavelpy.mechanism.leases import LeaseBook
 from gavelpy.mechanism.selection import serve
 from gavelpy.model.arrays import Ints
@@ -117,6 +119,27 @@ def test_problems_are_read_as_in_numpy() -> None:
         assert [column.tobytes() for column in both[0]] == [column.tobytes() for column in both[1]]
         assert [column.dtype for column in both[0]] == [column.dtype for column in both[1]]
         for name in ISOLATED:
+            assert getattr(plain, name).tobytes() == getattr(compiled, name).tobytes(), name
+
+
+def test_progress_is_booked_as_in_numpy() -> None:
+    rng = np.random.default_rng(4)
+    plain, compiled, names = blank(2), blank(2), ("steps_done", "steps_saved", "steps_total", "worked_s")
+    compiled.kernels = KERNELS
+    for _ in range(TABLES):
+        fill(plain, rng)
+        for name in names:
+            getattr(plain, name)[:] = rng.integers(-3, 20, len(plain.state))
+        plain.total_by[:] = rng.choice([OPEN, -1, 5], len(plain.state))
+        for name in (*names, "total_by", "lease"):
+            getattr(compiled, name)[:] = getattr(plain, name)
+        rows = np.flatnonzero(rng.random(JOBS_MAX) < 0.6)
+        event = ProgressReported(rows, rows * (rng.random(len(rows)) < 0.8), rng.random(len(rows)) * 20.0)
+
+        for jobs in (plain, compiled):
+            reports.running(jobs, GpuPool(), event, 7.0)
+
+        for name in names:
             assert getattr(plain, name).tobytes() == getattr(compiled, name).tobytes(), name
 
 
