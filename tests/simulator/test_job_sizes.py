@@ -111,6 +111,20 @@ def test_a_job_that_shrinks_for_another_keeps_its_steps_and_grows_again() -> Non
     assert replayed(trace, events, simulation.settings.costs)[0] == pytest.approx({0: 36000.0, 1: 3600.0})
 
 
+def test_compiled_steps_change_nothing() -> None:
+    from gavelpy.simulator.wakeup_kernels import WakeupKernels
+
+    journals = []
+    for is_compiled in (False, True):
+        simulation = make_simulation(elastic_trace(3, jobs=12), "v100:4,p100:4,k80:8", settings=make_settings())
+        simulation.core.jobs.kernels = WakeupKernels() if is_compiled else None
+        events = recorded(simulation)
+        simulation.run()
+        journals.append([encode(event, now_s) for now_s, event in events])
+
+    assert journals[0] == journals[1]
+
+
 def test_answers_with_sizes_survive_the_journal() -> None:
     simulation = make_simulation(elastic_trace(5, jobs=8), "v100:4,p100:4,k80:8", settings=make_settings())
     events = recorded(simulation)
