@@ -28,6 +28,7 @@ def test_wheel_has_the_files(tmp_path: Path) -> None:
 
     names = zipfile.ZipFile(wheel).namelist()
     assert {f"gavelpy/_workloads/{name}" for name in FILES} <= set(names)
+    assert {f"gavelpy/runtime/daemon/web/static/{name}" for name in ("index.html", "page.css", "page.js")} <= set(names)
 
 
 def test_missing_data_is_said_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

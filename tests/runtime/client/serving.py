@@ -117,7 +117,8 @@ def serving(directory: Path, *, users: dict[str, Role] | None = None, **sections
         service = Service(config, store)
         started.append(Serving(service, tokens, threading.current_thread(), asyncio.get_running_loop()))
         running = asyncio.create_task(service.run())
-        while not service.port and not running.done():
+        has_page = bool(config.scheduler.web_listen)
+        while not (service.port and (service.web_port or not has_page)) and not running.done():
             await asyncio.sleep(0.01)
         ready.set()
         await running

@@ -88,7 +88,9 @@ class Reads:
         offset, limit = _span(request.query, NODES_DEFAULT, NODES_MAX)
         gpu_type = text("type", request.query.get("type", ""))
         pool = self._scheduler.core.pool
-        order = sorted(pool.node_row.values(), key=lambda row: (pool.gpu_types[pool.node_type[row]], row))
+        order = sorted(
+            pool.node_row.values(), key=lambda row: (pool.gpu_types[pool.node_type[row]], pool.node_ids[row])
+        )
         rows = [row for row in order if gpu_type in ("", pool.gpu_types[pool.node_type[row]])]
         nodes = [
             vars(self.cluster.node_at(row, caller)) | {"gpu_jobs": self.cluster.gpu_jobs(row, caller)}
