@@ -23,6 +23,8 @@ def show(
 ) -> None:
     """Show the teams as a tree: weight, members, and the jobs and GPUs of each without those of the teams below it.
 
+    A second table has quotas and guaranteed GPUs, and what each team holds, borrows and lends with those below it.
+
     \b
     Examples:
       gavel team list
@@ -38,8 +40,14 @@ def show(
         out.print("No teams are configured ([teams.NAME] of the scheduler): each entity that a job names has weight 1.")
         return
     if found.policy != "hierarchical":
-        out.print(printable(f"The policy {found.policy} does not use teams; hierarchical does."))
+        out.print(printable(f"The policy {found.policy} does not use weights of teams; hierarchical does."))
     show_table(_table(found.teams))
+    if any(team.limits for team in found.teams):
+        here = {kind.gpu_type for kind in found.types}
+        show_table(_limits(found.teams))
+        absent = sorted({limit.gpu_type for team in found.teams for limit in team.limits} - here)
+        if absent:
+            out.print(printable(f"The cluster has no GPUs of type {', '.join(absent)}."))
 
 
 def _table(teams: Sequence[client_pb2.Team]) -> TableData:
@@ -58,6 +66,25 @@ def _table(teams: Sequence[client_pb2.Team]) -> TableData:
     ]
     titles = ("team", "weight", "divides by", "waiting", "running", "GPUs", "GPUs owed", "members")
     return TableData(titles, frozenset({"weight", "waiting", "running", "GPUs", "GPUs owed"}), rows)
+
+
+def _limits(teams: Sequence[client_pb2.Team]) -> TableData:
+    rows = [
+        (
+            "  " * depth + printable(team.name),
+            printable(limit.gpu_type),
+            str(limit.quota) if limit.quota >= 0 else DASH,
+            str(limit.guaranteed or DASH),
+            str(limit.held),
+            str(limit.borrowed or DASH),
+            str(limit.lent or DASH),
+            f"{limit.marginal_value:.3g}" if limit.marginal_value > 0 else DASH,
+        )
+        for depth, team in _in_order(teams, "")
+        for limit in team.limits
+    ]
+    titles = ("team", "GPU type", "quota", "guaranteed", "held", "borrowed", "lent", "price")
+    return TableData(titles, frozenset(titles[2:]), rows)
 
 
 def _in_order(teams: Sequence[client_pb2.Team], parent: str, depth: int = 0) -> Iterator[tuple[int, client_pb2.Team]]:

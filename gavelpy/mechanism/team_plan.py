@@ -40,11 +40,13 @@ if TYPE_CHECKING:
     from gavelpy.mechanism.settings import MechanismSettings
 
 
-def limits_of_jobs(jobs: JobTable, pool: GpuPool, settings: MechanismSettings, rows: Ints) -> TeamLimits:
-    """The configured quotas and guaranteed GPUs, and the teams of these jobs."""
+def limits_of_jobs(
+    jobs: JobTable, pool: GpuPool, settings: MechanismSettings, rows: Ints, gpu_types: tuple[str, ...] = ()
+) -> TeamLimits:
+    """The configured quotas and guaranteed GPUs, on these types or the cluster's, and the teams of these jobs."""
     names = tuple(jobs.entities)
     team = entities_of(names, settings.teams)[1][jobs.entity[rows]]
-    return replace(limits_of(names, settings.teams, pool.gpu_types), team=team)
+    return replace(limits_of(names, settings.teams, gpu_types or pool.gpu_types), team=team)
 
 
 def may_hold(jobs: JobTable, pool: GpuPool, settings: MechanismSettings, rows: Ints) -> Bools:

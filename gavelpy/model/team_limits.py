@@ -164,6 +164,24 @@ class TeamLimits:
         """GPUs of each type that are guaranteed in all, (T,)."""
         return np.asarray(self.reserves(np.zeros_like(self.guaranteed))[1][self.parent < 0].sum(axis=0))
 
+    def loans(self, own: Floats, capacity: Floats) -> tuple[Floats, Floats]:
+        """GPUs that each team borrows and lends while jobs of each team itself hold `own`, (E, T) each.
+
+        Of `capacity` (T,) GPUs of each type, `own` has one more row for jobs of no team. Among teams with the same
+        parent, those that lend have the fewest of what is guaranteed to them, those that borrow the most beyond that.
+        """
+        need = self.with_below(own[:-1])
+        whole, borrowed, lent = np.maximum(need, self.guaranteed), np.zeros_like(need), np.zeros_like(need)
+        for team in (CLUSTER, *range(len(self.names))):
+            below = np.flatnonzero(self.parent == team)
+            room = (capacity if team == CLUSTER else whole[team]) - own[team]
+            for t in np.flatnonzero(whole[below].sum(axis=0) > room).tolist():
+                over = float(whole[below, t].sum() - room[t])
+                lent[below, t] = _from_the_largest(whole[below, t] - need[below, t], over)
+                excess = need[below, t] - self.guaranteed[below, t]
+                borrowed[below, t] = _from_the_largest(excess, float(lent[below, t].sum()))
+        return borrowed, lent
+
     # Rows of a problem ------------------------------------------------------------------------------------------
 
     def quotas(self, problem: AllocationProblem) -> list[TeamRow]:
@@ -252,3 +270,12 @@ def _in_proportion(amounts: Floats, limit: float) -> Floats:
     for k in np.flatnonzero(parts + 1 <= amounts)[:rest].tolist():
         parts[k] += 1
     return np.asarray(parts)
+
+
+def _from_the_largest(amounts: Floats, total: float) -> Floats:
+    """Parts of these amounts, the largest first, with this sum at most."""
+    parts = np.zeros_like(amounts)
+    for k in np.argsort(-amounts, kind="stable").tolist():
+        parts[k] = min(max(amounts[k], 0.0), total)
+        total -= parts[k]
+    return parts

@@ -45,6 +45,7 @@ def differences(example: Any, found: Any, place: str = "$") -> list[str]:
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCluster]:
     settings = {"nodes": {"heartbeat_interval_s": 0.1, "grace_s": 0.5}, "mechanism": {"round_s": 2.0}}
     settings["teams.vision"] = {"members": ["local"]}
+    settings["teams.vision.quota"] = {"v100": 2}
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     with LocalCluster(tmp_path / "cluster", (LocalNode("n1", "v100:2"),), settings) as started:

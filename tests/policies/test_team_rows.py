@@ -175,3 +175,15 @@ def limits_with(problem: AllocationProblem, teams: tuple[Team, ...]) -> TeamLimi
     found = limits_of((), teams, problem.gpu_types)
     whole = TeamLimits(found.names, found.parent, found.quota, found.guaranteed, problem.entity)
     return whole.usable(problem.gpus_asked, problem.member_rate_steps_per_s > 0)
+
+
+def test_a_team_borrows_what_others_have_and_do_not_use() -> None:
+    teams = (Team("a", guaranteed={"v100": 3}), Team("b", guaranteed={"v100": 1}), Team("c"), Team("d", parent="a"))
+    limits = limits_of((), teams, ("v100",))
+    own = np.array([[0.0], [2.0], [4.0], [1.0], [0.0]])  # d is below a; the last row: jobs of no team
+
+    borrowed, lent = limits.loans(own, np.array([8.0]))
+
+    assert lent.ravel().tolist() == [1.0, 0.0, 0.0, 0.0]  # 3 + 2 + 4 GPUs are more than 8
+    assert borrowed.ravel().tolist() == [0.0, 0.0, 1.0, 0.0]
+    assert not limits.loans(own, np.array([9.0]))[1].any()

@@ -1549,6 +1549,7 @@ class Team(_message.Message):
     JOBS_RUNNING_FIELD_NUMBER: _builtins.int
     GPUS_IN_USE_FIELD_NUMBER: _builtins.int
     GPUS_OWED_FIELD_NUMBER: _builtins.int
+    LIMITS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     weight: _builtins.float
     policy: _builtins.str
@@ -1565,6 +1566,10 @@ class Team(_message.Message):
     def members(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """who may submit jobs for it; empty = all"""
 
+    @_builtins.property
+    def limits(self) -> _containers.RepeatedCompositeFieldContainer[Global___TeamLimit]:
+        """on the GPU types with a limit of any team"""
+
     def __init__(
         self,
         *,
@@ -1577,14 +1582,58 @@ class Team(_message.Message):
         jobs_running: _builtins.int = ...,
         gpus_in_use: _builtins.int = ...,
         gpus_owed: _builtins.float = ...,
+        limits: _abc.Iterable[Global___TeamLimit] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpus_in_use", b"gpus_in_use", "gpus_owed", b"gpus_owed", "jobs_running", b"jobs_running", "jobs_waiting", b"jobs_waiting", "members", b"members", "name", b"name", "parent", b"parent", "policy", b"policy", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpus_in_use", b"gpus_in_use", "gpus_owed", b"gpus_owed", "jobs_running", b"jobs_running", "jobs_waiting", b"jobs_waiting", "limits", b"limits", "members", b"members", "name", b"name", "parent", b"parent", "policy", b"policy", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Team: _TypeAlias = Team  # noqa: Y015
+
+@_typing.final
+class TeamLimit(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GPU_TYPE_FIELD_NUMBER: _builtins.int
+    QUOTA_FIELD_NUMBER: _builtins.int
+    GUARANTEED_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    BORROWED_FIELD_NUMBER: _builtins.int
+    LENT_FIELD_NUMBER: _builtins.int
+    MARGINAL_VALUE_FIELD_NUMBER: _builtins.int
+    gpu_type: _builtins.str
+    """which the cluster may not have"""
+    quota: _builtins.int
+    """-1 = no limit"""
+    guaranteed: _builtins.int
+    held: _builtins.int
+    """with the teams below it"""
+    borrowed: _builtins.int
+    """of GPUs guaranteed to other teams"""
+    lent: _builtins.int
+    """of those guaranteed to it"""
+    marginal_value: _builtins.float
+    """objective gained by one more GPU of the quota"""
+    def __init__(
+        self,
+        *,
+        gpu_type: _builtins.str = ...,
+        quota: _builtins.int = ...,
+        guaranteed: _builtins.int = ...,
+        held: _builtins.int = ...,
+        borrowed: _builtins.int = ...,
+        lent: _builtins.int = ...,
+        marginal_value: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["borrowed", b"borrowed", "gpu_type", b"gpu_type", "guaranteed", b"guaranteed", "held", b"held", "lent", b"lent", "marginal_value", b"marginal_value", "quota", b"quota"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TeamLimit: _TypeAlias = TeamLimit  # noqa: Y015
 
 @_typing.final
 class PriorityClass(_message.Message):

@@ -20,6 +20,7 @@ from gavelpy.model.configurations import THOUSANDTHS
 from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon.queries.fields import shown
 from gavelpy.runtime.daemon.queries.jobs import JobQueries
+from gavelpy.runtime.daemon.queries.teams import TeamStatus, team_statuses
 from gavelpy.runtime.security.identity import Caller
 
 if TYPE_CHECKING:
@@ -58,21 +59,6 @@ class ReservationStatus:
     users: Sequence[str]
     gpus: int  # on its nodes
     gpus_in_use: int  # by its jobs
-
-
-@dataclass(frozen=True)
-class TeamStatus:
-    """A team. Its numbers do not include the teams below it."""
-
-    name: str
-    weight: float
-    policy: str
-    parent: str  # empty = none
-    members: Sequence[str]  # empty = all
-    jobs_waiting: int
-    jobs_running: int
-    gpus_in_use: int
-    gpus_owed: float  # shares in the allocation in force, in GPUs
 
 
 @dataclass(frozen=True)
@@ -195,50 +181,16 @@ class ClusterQueries:
             detail=answer.failure,
             warning=answer.warning,
             priorities=ranking(core.settings.priorities).classes,
-            teams=self._teams(),
+            teams=team_statuses(scheduler),
         )
-
-    def _teams(self) -> list[TeamStatus]:
-        """The configured teams with numbers of their own jobs."""
-        jobs, pool = self._scheduler.core.jobs, self._scheduler.core.pool
-        teams = self._scheduler.core.settings.teams
-        if not teams:
-            return []
-        active, names = jobs.active, len(jobs.entities)
-        entity = jobs.entity[active]
-        runs = jobs.state[active] == JobState.RUNNING
-        of_holder = jobs.entity[pool.job[pool.job != NONE]]
-        owed = (jobs.target[active].sum(axis=1) * jobs.gpus[active])[entity >= 0]
-        waiting, running, held, shares = (
-            np.bincount(rows[rows >= 0], weights, minlength=names)
-            for rows, weights in ((entity[~runs], None), (entity[runs], None), (of_holder, None), (entity, owed))
-        )
-        columns = [[*counts.tolist(), 0] for counts in (waiting, running, held, shares)]
-        row_of = {name: row for row, name in enumerate(jobs.entities)}
-        found = []
-        for team in teams:
-            row = row_of.get(team.name, names)  # the last place: no job has named it
-            waits, runs_now, gpus, owed_gpus = (column[row] for column in columns)
-            found.append(
-                TeamStatus(
-                    name=team.name,
-                    weight=team.weight,
-                    policy=str(team.policy),
-                    parent=team.parent,
-                    members=team.members,
-                    jobs_waiting=int(waits),
-                    jobs_running=int(runs_now),
-                    gpus_in_use=int(gpus),
-                    gpus_owed=float(owed_gpus),
-                )
-            )
-        return found
 
     def _types(self) -> list[GpuTypeStatus]:
         pool, prices = self._scheduler.core.pool, self._scheduler.engine.shadow_prices
         held = np.bincount(pool.type_of[pool.job != NONE], minlength=len(pool.gpu_types)).tolist()
         others: dict[str, dict[str, float]] = {}
         for (gpu_type, resource), price in self._scheduler.engine.resource_prices.items():
+            if resource not in RESOURCES:
+                continue  # the row of a team
             others.setdefault(gpu_type, {})[resource] = price
         return [
             GpuTypeStatus(name, int(count), used, prices.get(name, math.nan), others.get(name, {}))

@@ -26,6 +26,7 @@ from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
 from gavelpy.runtime.daemon.job_history import full_id, name_of
 from gavelpy.runtime.daemon.queries.job_status import JobStatus
 from gavelpy.runtime.daemon.queries.jobs import JobQueries, as_described
+from gavelpy.runtime.daemon.queries.teams import team_notes
 from gavelpy.runtime.lease_files import lease_checkpoints, step_name
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class JobExplanation:
     forecast: str  # how the two times were computed; empty = the job is over
     history: Sequence[str]
     checkpoint: str  # directory that the job would resume from; empty = from scratch, or unknown
-    notes: Sequence[str]  # of the estimator
+    notes: Sequence[str]  # of the estimator, and on limits of its teams
     preemption_gpu_s: float  # GPU time that preempting it now would cost; -1 = unknown, or it does not run
     preemption_cost: str  # the same as a sentence; empty = it does not run
 
@@ -175,7 +176,7 @@ class Explainer:
                 f"{_date(scheduler.wall_s(entry.now_s))}  {entry.line}" for entry in scheduler.history.entries(job)
             ],
             checkpoint=await self._checkpoint(job),
-            notes=scheduler.measuring.notes.get(job, ()),
+            notes=(*scheduler.measuring.notes.get(job, ()), *team_notes(scheduler, job)),
             preemption_gpu_s=cost.gpu_s if cost is not None else _UNKNOWN_S,
             preemption_cost=cost.text if cost is not None else "",
         )

@@ -95,7 +95,7 @@ def cluster_message(status: ClusterStatus) -> pb.GetClusterResponse:
     """The cluster in numbers."""
     types = [pb.TypeStatus(**vars(found)) for found in status.types]
     classes = [pb.PriorityClass(**vars(one)) for one in status.priorities]
-    teams = [pb.Team(**vars(one)) for one in status.teams]
+    teams = [pb.Team(**(vars(one) | {"limits": [pb.TeamLimit(**vars(k)) for k in one.limits]})) for one in status.teams]
     return pb.GetClusterResponse(**(vars(status) | {"types": types, "priorities": classes, "teams": teams}))
 
 

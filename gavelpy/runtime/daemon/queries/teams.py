@@ -1,0 +1,162 @@
+"""Teams in a running scheduler: their jobs and GPUs, quotas, what they borrow and lend, and at what price."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gavelpy.mechanism.gpus import NONE
+from gavelpy.mechanism.lifecycle import LAST_ALIVE, JobState
+from gavelpy.mechanism.team_plan import held, limits_of_jobs
+from gavelpy.model.arrays import Floats
+from gavelpy.model.team_limits import CLUSTER, TeamLimits, TeamRow
+
+if TYPE_CHECKING:
+    from gavelpy.runtime.daemon.scheduler import Scheduler
+
+
+@dataclass(frozen=True)
+class TeamLimitStatus:
+    """Limits of a team on one GPU type, and what it holds there with the teams below it."""
+
+    gpu_type: str  # which the cluster may not have
+    quota: int  # -1 = no limit
+    guaranteed: int
+    held: int
+    borrowed: int  # of GPUs guaranteed to other teams
+    lent: int  # of those guaranteed to it
+    marginal_value: float  # of one more GPU of the quota, by the last allocation; NaN = nothing is optimised
+
+
+@dataclass(frozen=True)
+class TeamStatus:
+    """A team. Its numbers do not include the teams below it, but those of `limits` do."""
+
+    name: str
+    weight: float
+    policy: str
+    parent: str  # empty = none
+    members: Sequence[str]  # empty = all
+    jobs_waiting: int
+    jobs_running: int
+    gpus_in_use: int
+    gpus_owed: float  # shares in the allocation in force, in GPUs
+    limits: Sequence[TeamLimitStatus]  # on the types with a limit of any team
+
+
+def team_statuses(scheduler: Scheduler) -> list[TeamStatus]:
+    """The configured teams with numbers of their own jobs."""
+    jobs, pool = scheduler.core.jobs, scheduler.core.pool
+    teams = scheduler.core.settings.teams
+    if not teams:
+        return []
+    active, names = jobs.active, len(jobs.entities)
+    entity = jobs.entity[active]
+    runs = jobs.state[active] == JobState.RUNNING
+    of_holder = jobs.entity[pool.job[pool.job != NONE]]
+    owed = (jobs.target[active].sum(axis=1) * jobs.gpus[active])[entity >= 0]
+    waiting, running, in_use, shares = (
+        np.bincount(rows[rows >= 0], weights, minlength=names)
+        for rows, weights in ((entity[~runs], None), (entity[runs], None), (of_holder, None), (entity, owed))
+    )
+    columns = [[*counts.tolist(), 0] for counts in (waiting, running, in_use, shares)]
+    row_of = {name: row for row, name in enumerate(jobs.entities)}
+    limits = _Limits(scheduler) if scheduler.core.settings.limits_teams else None
+    found = []
+    for place, team in enumerate(teams):
+        row = row_of.get(team.name, names)  # the last place: no job has named it
+        waits, runs_now, gpus, owed_gpus = (column[row] for column in columns)
+        found.append(
+            TeamStatus(
+                name=team.name,
+                weight=team.weight,
+                policy=str(team.policy),
+                parent=team.parent,
+                members=team.members,
+                jobs_waiting=int(waits),
+                jobs_running=int(runs_now),
+                gpus_in_use=int(gpus),
+                gpus_owed=float(owed_gpus),
+                limits=() if limits is None else limits.of_team(place),
+            )
+        )
+    return found
+
+
+def team_notes(scheduler: Scheduler, job: int) -> list[str]:
+    """What the teams of an unfinished job have to do with its GPUs, or with those that it waits for."""
+    core = scheduler.core
+    row = core.jobs.ids.row(job)
+    if not core.settings.limits_teams or core.jobs.state[row] > LAST_ALIVE:
+        return []
+    found, waits = _Limits(scheduler), core.jobs.lease[row] < 0
+    above = found.limits.above(int(limits_of_jobs(core.jobs, core.pool, core.settings, np.array([row])).team[0]))
+    types = np.flatnonzero(core.jobs.rate[row] > 0) if waits else core.jobs.lease_type[[row]]
+    notes = []
+    for t, team in ((t, team) for t in types.tolist() for team in above):
+        status, name = found.on_type(team, t), found.limits.names[team]
+        if status.quota >= 0 and (not waits or status.held + core.jobs.gpus[row] > status.quota):
+            worth = _worth(status.marginal_value, "GPU of this quota")
+            notes.append(f"team {name} holds {status.held} of its quota of {status.quota} {status.gpu_type}{worth}")
+        if status.borrowed and not waits:
+            lenders = f"{status.borrowed} {status.gpu_type} of team {found.lenders(team, t)}"
+            worth = _worth(found.price(t), f"{status.gpu_type} that is not guaranteed to others")
+            notes.append(f"team {name} borrows {lenders}, to the end of a round in which that team needs them{worth}")
+    return notes
+
+
+def _worth(price: float, what: str) -> str:
+    """What the last allocation shows about one more GPU, as a clause; empty if it gains nothing or is not known."""
+    return f"; one more {what} raises the objective by {price:.3g}" if price > 0 else ""
+
+
+class _Limits:
+    """Limits of teams, and what they hold now."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        core, self._engine = scheduler.core, scheduler.engine
+        jobs, pool = core.jobs, core.pool
+        named = {gpu_type for team in core.settings.teams for gpu_type in (*team.quota, *team.guaranteed)}
+        self.gpu_types = (*pool.gpu_types, *sorted(named - set(pool.gpu_types)))
+        self._shown = [t for t, gpu_type in enumerate(self.gpu_types) if gpu_type in named]
+        self.limits: TeamLimits = limits_of_jobs(jobs, pool, core.settings, jobs.leased, self.gpu_types)
+        none = replace(self.limits, team=np.where(self.limits.team < 0, 0, -1))
+        own = held(jobs, self.limits, jobs.leased)
+        others: Floats = held(jobs, none, jobs.leased).sum(axis=0)
+        capacity = np.zeros(len(self.gpu_types))
+        capacity[: len(pool.counts)] = pool.counts
+        self._held = self.limits.with_below(own)
+        self._borrowed, self._lent = self.limits.loans(np.vstack([own, others]), capacity)
+
+    def of_team(self, team: int) -> list[TeamLimitStatus]:
+        """The status of a team on the types with a limit of any team."""
+        return [self.on_type(team, t) for t in self._shown]
+
+    def on_type(self, team: int, t: int) -> TeamLimitStatus:
+        """The status of a team on a type."""
+        quota, title = self.limits.quota[team, t], self.limits.title(TeamRow(team))
+        return TeamLimitStatus(
+            gpu_type=self.gpu_types[t],
+            quota=int(quota) if math.isfinite(quota) else -1,
+            guaranteed=int(self.limits.guaranteed[team, t]),
+            held=int(self._held[team, t]),
+            borrowed=int(self._borrowed[team, t]),
+            lent=int(self._lent[team, t]),
+            marginal_value=self._engine.resource_prices.get((self.gpu_types[t], title), 0.0),
+        )
+
+    def lenders(self, team: int, t: int) -> str:
+        """The teams next to a team that lend GPUs of a type."""
+        beside = np.flatnonzero((self.limits.parent == self.limits.parent[team]) & (self._lent[:, t] > 0))
+        return " and ".join(self.limits.names[lender] for lender in beside.tolist())
+
+    def price(self, t: int) -> float:
+        """What one more GPU of a type that is not guaranteed to others is worth, by the last allocation."""
+        rows = f"{self.limits.title(TeamRow(CLUSTER))} not guaranteed"
+        prices = self._engine.resource_prices.items()
+        of_type = [price for (kind, row), price in prices if kind == self.gpu_types[t] and row.startswith(rows)]
+        return max(of_type, default=0.0)
