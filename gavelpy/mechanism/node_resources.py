@@ -8,8 +8,8 @@ anything else is. Then plans count GPUs only (`limits_of` is None), as where no 
 policy's problem has a row for each resource and type (`rows_of`), and plans choose the nodes of each job while they
 select it: see `node_room`.
 
-A lease that is being stopped counts no more, like its GPUs: the agent starts a new lease when the older ones there have
-ended.
+A lease that is being stopped counts no more, like its GPUs: the agent starts a new lease when those that are ending
+leave enough.
 """
 
 from __future__ import annotations

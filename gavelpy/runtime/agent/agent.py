@@ -211,7 +211,7 @@ class Agent:
         """
         now_clock_s = clock_s()
         failure = self._registry.observe(now_clock_s)
-        gpus = NodeGpus(self._gpus.gpu_type, len(self._gpus.devices))
+        gpus = NodeGpus(self._gpus.gpu_type, len(self._gpus.devices), self._machine.cpus, self._machine.memory_gib)
         local = [folder.local for folder in self._registry.folders]
         orders = final_orders(local) if self._moves_to else self._orders
         for action in reconcile(local, None if self._is_draining else orders, gpus, now_clock_s):

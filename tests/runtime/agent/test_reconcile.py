@@ -140,6 +140,24 @@ def test_two_new_leases_that_share_are_both_taken_on() -> None:
     assert [action.order.lease for action in found if isinstance(action, Accept)] == [1, 2]
 
 
+def test_a_lease_waits_for_the_memory_of_one_that_is_ending() -> None:
+    place = NodeGpus("v100", 4, cpus=8.0, memory_gib=64.0)
+    old = make_local(assignment=make_assignment((0,), memory_gib_per_gpu=40.0), stop=True)
+    stop, fits, large = (
+        make_order(1, OrderKind.STOP, job=old.job),
+        make_order(2, job=7, assignment=make_assignment((1,), memory_gib_per_gpu=24.0)),
+        make_order(3, job=8, assignment=make_assignment((2,), memory_gib_per_gpu=24.0)),
+    )
+
+    actions = reconcile([old], make_orders(stop, fits, large), place, 0.0)
+
+    assert [action.order.lease for action in actions if isinstance(action, Accept)] == [2]
+    kept = make_local(2, job=7, assignment=fits.assignment)
+    assert reconcile([kept], make_orders(fits, large), place, 0.0) == (Accept(large, large.assignment, True),)
+    full = replace(place, memory_gib=30.0)
+    assert reconcile([kept], make_orders(fits, large), full, 0.0), "the scheduler decides where no lease is ending"
+
+
 def test_second_lease_of_a_job_waits_for_the_first() -> None:
     second = make_order(2, job=1, assignment=make_assignment((3,)))
 

@@ -69,6 +69,11 @@ class NodeAssignment:
     memory_gib_per_gpu: float = 0.0
 
     @property
+    def needs(self) -> tuple[float, float]:
+        """CPU cores and GiB that it declares for this node."""
+        return self.cpus_per_gpu * len(self.gpus), self.memory_gib_per_gpu * len(self.gpus)
+
+    @property
     def local_ranks(self) -> int:
         """Processes on this node."""
         return 1 if self.one_process_a_node else len(self.gpus)

@@ -4,7 +4,8 @@ Invariants, for orders that are lost, repeated, late or out of order:
 
 - A GPU is assigned to a lease only while no living lease of this node has it, but that of the co-located job which the
   order names; the same for a job. If its GPUs are not free, a lease waits and is tried again at the next call, until
-  its time is over.
+  its time is over. So does a lease for which leases that are ending leave too few of the CPU cores or too little of the
+  memory that jobs declare.
 - A lease is only extended, and only before its end; a stop or a kill is final. For an earlier end the scheduler sends a
   stop. Without a scheduler, other agents can extend it (`extended`). No extension goes beyond the time limit of the
   job, so the limit holds without a scheduler.
@@ -25,6 +26,7 @@ from typing import Final
 from gavelpy.runtime.agent.leases.orders import LeaseOrder, NodeAssignment, OrderKind, Orders
 from gavelpy.runtime.lease_files import LeaseOutcome
 
+ROUNDING: Final = 1e-6  # of sums of amounts
 OVERDUE_S: Final = 0.5  # allowed delay of a shim
 WITHDRAWN: Final = "it was withdrawn before it had started: the node can start no job"
 EXTENSION_S_MIN: Final = 0.01  # clock conversion makes the same end differ slightly between messages
@@ -75,10 +77,17 @@ class LocalLease:
 
 @dataclass(frozen=True)
 class NodeGpus:
-    """The GPUs of the node."""
+    """The GPUs of the node, and what else it has for jobs."""
 
     gpu_type: str
     gpu_count: int
+    cpus: float = inf
+    memory_gib: float = inf
+
+    def has(self, needs: Sequence[tuple[float, float]]) -> bool:
+        """Whether it has all these CPU cores and GiB together."""
+        cpus, memory_gib = sum(need[0] for need in needs), sum(need[1] for need in needs)
+        return cpus <= self.cpus + ROUNDING and memory_gib <= self.memory_gib + ROUNDING
 
 
 @dataclass(frozen=True)
@@ -166,7 +175,8 @@ def reconcile(
     known = {lease.lease for lease in local}
     actions += [Forget(lease.lease) for lease in local if not lease.is_living and lease.lease in orders.forget]
     new = [order for order in orders.leases if order.lease not in known and order.lease not in orders.forget]
-    actions += _accepted(sorted(new, key=lambda order: order.lease), living, gpus, now_clock_s)
+    ends = any(_is_ending(lease, wanted.get(lease.lease)) for lease in living)
+    actions += _accepted(sorted(new, key=lambda order: order.lease), living, gpus, now_clock_s, ends=ends)
     return tuple(actions)
 
 
@@ -225,10 +235,17 @@ def _started(lease: LocalLease, order: LeaseOrder) -> Iterator[Action]:
         yield StartLease(lease.lease, replace(lease.assignment, rendezvous_address=address, rendezvous_port=port))
 
 
+def _is_ending(lease: LocalLease, order: LeaseOrder | None) -> bool:
+    """Whether a living lease will soon leave what it has."""
+    is_wanted = order is not None and order.kind in (OrderKind.PREPARE, OrderKind.RUN)
+    return lease.stop or lease.kill or lease.phase is LocalPhase.STOPPING or not is_wanted
+
+
 def _accepted(
-    new: Sequence[LeaseOrder], living: Sequence[LocalLease], gpus: NodeGpus, now_clock_s: float
+    new: Sequence[LeaseOrder], living: Sequence[LocalLease], gpus: NodeGpus, now_clock_s: float, *, ends: bool
 ) -> Iterator[Action]:
-    """Actions for leases that are new to the node."""
+    """Actions for leases that are new to the node; `ends`: a living one is ending."""
+    needs = [lease.assignment.needs for lease in living if lease.assignment is not None]
     held = [(lease.job, lease.gpus) for lease in living]
     jobs = {lease.job for lease in living}
     for order in new:
@@ -240,9 +257,12 @@ def _accepted(
         gpus_asked = frozenset(order.assignment.gpus)
         if order.job in jobs or not {job for job, there in held if there & gpus_asked} <= {order.assignment.beside_job}:
             continue  # wait for an older lease to end
+        if ends and not gpus.has([*needs, order.assignment.needs]):
+            continue  # wait for what it uses of the node's cores and memory
         may_start = bool(order.assignment.rendezvous_port) or not order.assignment.is_gang_of_nodes
         yield Accept(order, order.assignment, start=may_start and order.kind is OrderKind.RUN)
         held.append((order.job, gpus_asked))
+        needs.append(order.assignment.needs)
         jobs.add(order.job)
 
 
