@@ -56,7 +56,9 @@ def allocate(
     visible = deliverable.blind_to_type(BlindView(blind_view)) if run.blind else deliverable
     chosen_policy = policy_from(run.policy)
     answer = (
-        allocate_within(chosen_policy, visible, _limits(visible, tree)) if tree else chosen_policy.allocate(visible)
+        allocate_within(chosen_policy, visible, limits_of_problem(visible, tree))
+        if tree
+        else chosen_policy.allocate(visible)
     )
     own, given = len(given.resources), _with_resources(given, answer.problem)
     answer = answer.evaluated_on(given)
@@ -94,7 +96,7 @@ def _with_teams(problem: AllocationProblem, teams: tuple[Team, ...] | None) -> A
     return replace(problem, entity=rows, entities=entities[: len(teams)])
 
 
-def _limits(problem: AllocationProblem, teams: tuple[Team, ...]) -> TeamLimits | None:
+def limits_of_problem(problem: AllocationProblem, teams: tuple[Team, ...]) -> TeamLimits | None:
     """Quotas and guaranteed GPUs of these teams, as far as the problem's jobs can use them; None without any."""
     from gavelpy.mechanism.teams import any_limits, limits_of
 

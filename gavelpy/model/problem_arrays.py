@@ -71,6 +71,7 @@ class ProblemArrays:
     restart_s: Floats = field(default_factory=lambda: np.zeros(0))  # (J,) from its last start to progress; 0 = unknown
     job_types: tuple[str, ...] = ()
     owners: tuple[str, ...] = ()
+    team_rows: int = 0  # how many of the last resources are limits of teams (`team_limits`)
     plan: tuple[str, ...] = ()  # C texts that a configuration's job receives (`Size.plan`); empty = none
 
     def __post_init__(self) -> None:

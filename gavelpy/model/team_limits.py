@@ -235,6 +235,7 @@ class TeamLimits:
         capacity = np.floor(np.column_stack(amounts) * THOUSANDTHS + NEGLIGIBLE).astype(np.int64)
         return replace(
             problem,
+            team_rows=len(rows),
             resources=(*problem.resources, *(self.title(row) for row in rows)),
             capacity=np.column_stack([problem.capacity, capacity]),
             demand=np.column_stack([problem.demand, np.column_stack(columns) * problem.demand[:, :1]]),

@@ -19,11 +19,11 @@ class Fifo:
     """Jobs in order of arrival (row order) take whole GPUs of their fastest type that has enough left.
 
     The head of the queue blocks: if no type has enough GPUs left for it, no later job starts. It is skipped if enough
-    GPUs are left, but only of types where it cannot run. A gang larger than every type blocks forever, as in the
-    original; schedulers use AllocationProblem.with_whole_gangs, with which it is skipped. Blind, all types are equally
-    fast: a job keeps the type that it holds, and a new job takes the type with most GPUs left (in the original, a
-    random one). The certificate's objective is the number of running jobs. Gavel (OSDI '20), section 4.2 (FIFO), is an
-    LP that prefers early jobs; like the original's code, this policy is a queue instead.
+    GPUs are left, but only of types where it cannot run, or if only limits of its team stop it. A gang larger than
+    every type blocks forever, as in the original; schedulers use AllocationProblem.with_whole_gangs, with which it is
+    skipped. Blind, all types are equally fast: a job keeps the type that it holds, and a new job takes the type with
+    most GPUs left (in the original, a random one). The certificate's objective is the number of running jobs. Gavel
+    (OSDI '20), section 4.2 (FIFO), is an LP that prefers early jobs; like the original's code, this policy is a queue.
 
     If the problem has pairs, waiting jobs are then co-located, in order, each with the running job that gains most, if
     the rates of both, relative to each alone on the same type, sum to more than `packing_threshold`. The first job

@@ -133,11 +133,18 @@ def _take_gpus(problem: AllocationProblem, order: Ints, share: Floats, *, blocks
             share[configuration, gpu_type] = 1.0
             left[gpu_type] -= demand
             others[gpu_type] -= problem.demand[configuration, 1:]
-        elif blocks and others.size and not choices.has_room(job, np.column_stack([left, others])):
+        elif blocks and others.size and not choices.has_room(job, _without_teams(problem, left, others)):
             return skipped, jobs[place:].tolist()  # it waits for another resource
         else:
             skipped.append(job)
     return skipped, []
+
+
+def _without_teams(problem: AllocationProblem, left: list[int], others: Ints) -> Ints:
+    """What is left of each resource, (T, R), where limits of teams do not count: they stop no job of other teams."""
+    room = np.column_stack([left, others])
+    room[:, room.shape[1] - problem.team_rows :] = np.iinfo(np.int64).max
+    return room
 
 
 class _LoneChoices:

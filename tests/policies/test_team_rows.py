@@ -130,6 +130,16 @@ def test_gpus_guaranteed_to_a_team_are_kept_from_others_while_its_jobs_can_use_t
     assert answer.problem.resources == ("gpu", "GPU not guaranteed to b")
 
 
+def test_a_team_at_its_quota_does_not_block_the_queue_of_others() -> None:
+    problem = AllocationProblem.of(
+        "abcd", ["v100"], [4], [[2.0]] * 4, entity=[0, 0, 0, 1], entities=entities_of((), TWO)[0]
+    )
+
+    answer = allocate_within(policy_named("fifo"), problem, limits_with(problem, TWO))
+
+    assert answer.share.ravel().tolist() == [1.0, 1.0, 0.0, 1.0]
+
+
 def test_nothing_is_kept_for_a_gang_that_needs_more_than_is_guaranteed() -> None:
     teams = (Team("a"), Team("b", guaranteed={"v100": 3}))
     problem = AllocationProblem.of(

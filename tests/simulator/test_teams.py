@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gavelpy.cli.allocate import limits_of_problem
 from gavelpy.engine import Engine
 from gavelpy.mechanism.commands import SolveAllocation
 from gavelpy.mechanism.events import AllocationFailed, AllocationSolved
@@ -15,13 +16,14 @@ from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import Trace
 from gavelpy.model.problem import AllocationProblem, Entity, EntityPolicy
 from gavelpy.policies.hierarchical import Hierarchical
+from gavelpy.policies.team_rows import allocate_within
 from gavelpy.simulator.simulate import Simulation
 from tests.simulator.builders import make_job, make_settings, random_trace
 
 TEAMS = (
-    Team("vision", 2.0, EntityPolicy.FIFO, "research"),
-    Team("research", 3.0, parent="company"),
-    Team("speech", parent="research"),
+    Team("vision", 2.0, EntityPolicy.FIFO, "research", guaranteed={"v100": 1}),
+    Team("research", 3.0, parent="company", quota={"v100": 3, "p100": 2}),
+    Team("speech", parent="research", guaranteed={"k80": 2}),
     Team("company"),
     Team("guests", 0.5),
 )
@@ -41,7 +43,7 @@ class Compared(Engine):
             asked.job_ids, asked.gpu_types, asked.gpu_counts, asked.member_rate_steps_per_s, gpus=asked.gpus_asked,
             entity=[NAMES.index(team_of(int(job[1:]))) for job in asked.job_ids], entities=ENTITIES,
         )  # fmt: skip
-        expected = Hierarchical().allocate(by_hand).share
+        expected = allocate_within(Hierarchical(), by_hand, limits_of_problem(by_hand, TEAMS)).share
         share = np.zeros_like(expected)
         assert isinstance(answer, AllocationSolved)
         share[np.searchsorted(question.jobs, answer.jobs), answer.gpu_type] = answer.share
