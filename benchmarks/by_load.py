@@ -200,8 +200,8 @@ def _fastest(median_s: Mapping[str, float]) -> Ratio:
 def _kept(place: Place) -> Ratio:
     """One change answered with the solver of the call before, and with a new one, in turn; the bytes must agree."""
     policy, solver = policy_from(place.what.removeprefix(KEPT)), Solver()
-    drawn = draw(place.jobs, 3, Mix.DISTINCT, load=place.load, seed=1, spare=RUNS)
-    problems = [drawn.problem(rows) for rows in drawn.changes(place.jobs, RUNS)]
+    drawn = draw(place.jobs, 3, Mix.DISTINCT, load=place.load, seed=1, spare=CHANGES)
+    problems = [drawn.problem(rows) for rows in drawn.changes(place.jobs, CHANGES)]
     warm_s, cold_s = [], []
     policy.allocate(problems[0], solver)
     for problem in problems[1:]:
