@@ -38,10 +38,15 @@ async def release(scheduler: Scheduler, caller: Caller, jobs: Sequence[int]) -> 
     await scheduler.release(jobs, by_admin=caller.is_admin)
 
 
-async def set_policy(scheduler: Scheduler, policy: str, parameters: str, round_s: float) -> None:
-    """Changes policy, parameters (JSON) or round length; empty or 0 = unchanged. Raises InvalidInput."""
+def check_policy(policy: str, parameters: str) -> None:
+    """Raises InvalidInput for texts that cannot be the name of a policy and its parameters."""
     text("policy", policy)
     text("policy_parameters", parameters, characters_max=_PARAMETERS_CHARACTERS_MAX)
+
+
+async def set_policy(scheduler: Scheduler, policy: str, parameters: str, round_s: float) -> None:
+    """Changes policy, parameters (JSON) or round length; empty or 0 = unchanged. Raises InvalidInput."""
+    check_policy(policy, parameters)
     if round_s:
         allowed = f"in [{_ROUND_S_MIN:g}, {_ROUND_S_MAX:g}], or 0 = as it is"
         require(_ROUND_S_MIN <= round_s <= _ROUND_S_MAX, "round_s", allowed, round_s)

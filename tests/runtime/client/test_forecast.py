@@ -7,14 +7,15 @@ import math
 import os
 import pickle
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
 
 from gavelpy.mechanism.core import SchedulerCore
-from gavelpy.mechanism.events import JobSubmitted
+from gavelpy.mechanism.events import Event, JobSubmitted, NodeJoined
 from gavelpy.mechanism.snapshot import snapshot
+from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon.engine.forecast import Ahead, Forecaster, LookAhead, without_specs
 from gavelpy.runtime.daemon.engine.forecast_worker import COSTS, look_ahead
 from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
@@ -34,11 +35,14 @@ def ahead(
     rates: Mapping[int, float] = NO_RATES,
     wall_s: float = 30.0,
     choice: PolicyChoice = FIRST_COME,
+    supposed: Sequence[Event] = (),
 ) -> Ahead:
     """The forecast for these jobs, computed in this process."""
     bare, parts = without_specs(core)
     specs = [pickle.dumps(part) for part in parts]
-    return look_ahead(LookAhead(bare, specs, core.now_s, choice, (), wanted, rates, 1e9, wall_s), None)
+    return look_ahead(
+        LookAhead(bare, specs, core.now_s, choice, (), wanted, rates, 1e9, wall_s, supposed=supposed), None
+    )
 
 
 def bench(*steps: float, gpus: int = 1, gang: int = 1) -> Bench:
@@ -54,6 +58,30 @@ def test_job_on_an_idle_node_starts_now_and_ends_when_its_steps_are_done() -> No
 
     assert (expected.start_in_s, expected.gpu_type, expected.node_ids) == (0.0, "v100", ("n0",))
     assert expected.finish_in_s == pytest.approx(START_S + 100.0)
+
+
+def test_supposed_node_runs_a_job_that_would_wait_and_leaves_the_core_unchanged() -> None:
+    core = bench(500.0, 500.0).core
+    before = pickle.dumps(snapshot(core))
+
+    alone = ahead(core, 0, 1).expected[1]
+    together = ahead(core, 0, 1, supposed=[NodeJoined(NodeId("more"), "v100", 1)]).expected
+
+    assert alone.start_in_s > 0
+    assert [job.finish_in_s for job in together] == pytest.approx([START_S + 50.0] * 2)
+    assert {node for job in together for node in job.node_ids} == {"n0", "more"}
+    assert pickle.dumps(snapshot(core)) == before
+
+
+def test_supposed_policy_orders_the_jobs() -> None:
+    core = bench(9_000.0, 50.0).core
+    shortest = PolicyChoice.of("shortest_job_first", "{}")
+
+    first_come = ahead(core, 0, 1, supposed=[FIRST_COME.event]).expected
+    by_length = ahead(core, 0, 1, choice=shortest, supposed=[shortest.event]).expected
+
+    assert first_come[0].start_in_s < first_come[1].start_in_s
+    assert by_length[1].start_in_s < by_length[0].start_in_s
 
 
 def test_job_behind_another_starts_when_that_one_is_over() -> None:

@@ -174,6 +174,31 @@ def test_nodes_and_policy_are_for_admins(served: Serving) -> None:
     assert any(isinstance(event, PolicyChanged) and event.policy == "isolated" for event in served.events())
 
 
+# What-if ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_if_compares_forecasts_of_the_callers_jobs_and_changes_nothing(tmp_path: Path) -> None:
+    """Two jobs of 100 s on one GPU: with another GPU the second one need not wait."""
+    nodes = {"silent_after_s": 600.0}
+    with serving(tmp_path, users=USERS, scheduler=WEB, nodes=nodes) as found, found.client("alice") as alice:
+        leave = found.join_node("n0", name="n0")
+        alice.submit([make_description("a", steps=1e3), make_description("b", steps=1e3)])
+        policy = call(found, "/api/v1/cluster", "alice").json["policy"]
+
+        more = call(found, "/api/v1/what-if", "alice", body={"gpus": {"v100": 1}, "policy": "fifo"}).json
+        bobs = call(found, "/api/v1/what-if", "bob", body={"gpus": {"v100": 1}}).json
+        refused = call(found, "/api/v1/what-if", "alice", body={"gpus": {"h100": 1}})
+        leave()
+        after = call(found, "/api/v1/cluster", "alice").json
+
+    assert [more[side]["jobs_finishing"] for side in ("now", "then")] == [2, 2]
+    assert more["now"]["finish_in_s_last"] - more["then"]["finish_in_s_last"] > 80
+    assert {job["name"] for job in more["jobs"]} == {"a", "b"}
+    assert (bobs["jobs"], bobs["now"]["jobs"]) == ([], 0)
+    assert (refused.status, refused.json["error"]["field"]) == (400, "gpus")
+    assert (after["policy"], [each["gpu_type"] for each in after["types"]]) == (policy, ["v100"])
+
+
 # Errors ----------------------------------------------------------------------------------------------------------
 
 

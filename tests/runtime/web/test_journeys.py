@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow  # a browser takes seconds
 WIDTHS = [1280, 400]
 USERS = {"alice": Role.USER, "root": Role.ADMIN, "n0": Role.NODE, "n1280": Role.NODE, "n400": Role.NODE}
 AXE = "axe-core@4.14.1"
-PAGES = ("cluster", "jobs", "jobs/0", "teams", "prices", "events")
+PAGES = ("cluster", "jobs", "jobs/0", "teams", "prices", "what-if", "events")
 COUNT = 'sh -c "for i in 1 2 3 4 5 6 7 8 9; do echo line $i of the log; sleep 0.2; done; sleep 600"'
 
 
@@ -178,6 +178,21 @@ def test_admin_drains_a_node_and_changes_the_policy(served: Serving, tmp_path: P
     leave()
     with served.client("root") as root:
         root.set_policy(policy="max_min_fairness")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_what_if_with_more_gpus_is_compared(served: Serving, tmp_path: Path, width: int) -> None:
+    async def walk(tab: Tab) -> None:
+        await enter(tab, served, "alice", width=width)
+        await tab.run("location.hash = '#/what-if'")
+        await tab.until("document.querySelector('[name=v100]')")
+        await tab.run("document.querySelector('[name=v100]').focus()")
+        await tab.type("8")
+        await tab.key("Enter")
+        await tab.see("Jobs that change most")
+        await tab.see("Mean time to finish")
+
+    journey(tmp_path, walk)
 
 
 def test_changes_appear_and_a_revoked_token_is_noticed(served: Serving, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.events import Event
 from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.mechanism.snapshot import copied
 from gavelpy.model.job import JobId, JobSpec
@@ -62,6 +63,7 @@ class LookAhead:
     horizon_s: float
     wall_s: float
     everything: bool = False  # every living job is wanted, and the answer is in `Ahead.seen`
+    supposed: Sequence[Event] = ()  # that happen first: nodes that join, another policy
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,12 @@ class Forecaster:
         submitted: Sequence[JobSpec] = (),
         rates: Mapping[int, float] | None = None,
         everything: bool = False,
+        supposed: Sequence[Event] = (),
     ) -> Ahead:
-        """Forecasts the wanted jobs, or `everything`, if `submitted` arrive now and nothing else happens."""
+        """Forecasts the wanted jobs, or `everything`, if `submitted` arrive now and nothing else happens.
+
+        `supposed` events happen first; a change of the policy is in `choice`, too.
+        """
         nothing = tuple(Expected() for _ in wanted)
         if self._waiting >= WAITING_MAX:
             return Ahead(nothing, "too many forecasts are requested at once")
@@ -113,7 +119,7 @@ class Forecaster:
                 specs = await asyncio.to_thread(_pickled, parts)
                 question = LookAhead(
                     bare, specs, now_s, choice, submitted, rows, measured,
-                    self._horizon_s, self._wall_s, everything,
+                    self._horizon_s, self._wall_s, everything, supposed,
                 )  # fmt: skip
                 ahead: Ahead = await self._worker.call(WORKER, question, timeout_s=self._wall_s + STARTING_S)
                 seen = {int(serials[row]): expected for row, expected in ahead.seen.items() if row < count}

@@ -15,6 +15,7 @@ from gavelpy.engine import Engine
 from gavelpy.mechanism import non_preemptible
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import (
+    ConfigChanged,
     Event,
     JobSubmitted,
     LeaseEnded,
@@ -54,9 +55,12 @@ def look_ahead(question: LookAhead, throughputs: ThroughputTable | None) -> Ahea
     core, choice = question.core, question.choice
     core.jobs.specs = [spec for part in question.specs for spec in pickle.loads(part)]
     blind = BlindView(choice.blind) if choice.blind else None
-    engine = Engine(choice.within(core.settings).policy, blind, throughputs)
+    changed = [event.settings for event in question.supposed if isinstance(event, ConfigChanged)]
+    engine = Engine(choice.within(changed[-1] if changed else core.settings).policy, blind, throughputs)
     future = Forecast(core, engine, question.rates, question.submitted, question.now_s)
     future.handle(SchedulerRestarted(core.incarnation + 1))  # cancels requests to the engine that are in flight
+    for event in question.supposed:
+        future.handle(event)
     for spec in question.submitted:
         future.handle(JobSubmitted(spec))
     if question.everything:

@@ -18,6 +18,7 @@ from gavelpy.runtime.daemon.web.reads import Reads
 from gavelpy.runtime.daemon.web.samples import Samples
 from gavelpy.runtime.daemon.web.server import WebServer
 from gavelpy.runtime.daemon.web.streams import Streams
+from gavelpy.runtime.daemon.web.what_if import WhatIf
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,8 @@ class WebPage:
         access = Access(config)
         reads = Reads(scheduler, jobs, self._explainer, self._samples)
         actions, streams = Actions(scheduler, jobs, reads.cluster), Streams(scheduler, jobs, reads)
-        routes = [route for room in (reads, actions, streams) for route in room.routes(access)]
+        what_if = WhatIf(scheduler, jobs, self._forecaster)
+        routes = [route for room in (reads, actions, streams, what_if) for route in room.routes(access)]
         self._server = WebServer(config, routes)
         self._sampling: asyncio.Task[None] | None = None
 

@@ -5,6 +5,7 @@ import {announce, count, h} from './dom.js';
 import {job} from './job.js';
 import {jobs} from './jobs.js';
 import {events, prices, teams} from './more.js';
+import {whatIf} from './what_if.js';
 
 const REFRESH_MS = 2000; // shortest time between two refreshes of a view
 const RETRY_MS = [500, 1000, 2000, 5000];
@@ -21,7 +22,7 @@ function route() {
   const [kind, ...name] = path.split('/');
   const given = new URLSearchParams(query || '');
   if (kind === 'jobs' && name.length) return job(me, decodeURIComponent(name.join('/')));
-  return ({cluster, jobs, teams, prices, events}[kind] || cluster)(me, given);
+  return ({cluster, jobs, teams, prices, events, 'what-if': whatIf}[kind] || cluster)(me, given);
 }
 
 async function show(event) {
