@@ -69,6 +69,23 @@ def test_job_that_uses_more_memory_than_its_gpus_allow_is_killed(peer: Peer, lim
     assert two.outcome == pb.LEASE_OUTCOME_FINISHED
 
 
+def test_job_that_uses_more_memory_than_it_declared_is_killed_and_the_limit_is_named(peer: Peer, limited: Node) -> None:
+    peer.order(order(1, f"{PYTHON} -c '{HOARD}'", memory_gib_per_gpu=0.03125))
+
+    one = peer.until_phase(1, pb.LEASE_PHASE_ENDED)
+
+    assert one.failure == pb.FAILURE_CLASS_OUT_OF_MEMORY
+    assert "lack of memory; its limit on this node is 0.03 GiB" in one.detail
+
+
+def test_job_gets_no_more_time_of_cpus_than_it_declared(peer: Peer, limited: Node) -> None:
+    spin = "import time; end = time.time() + 1.5\nwhile time.time() < end: pass\nprint(time.process_time())"
+    peer.order(order(1, f'{PYTHON} -c "{spin}"', cpus_per_gpu=0.25))
+    peer.until_phase(1, pb.LEASE_PHASE_ENDED)
+
+    assert float(limited.log_text(1).split()[-1]) < 0.75
+
+
 def test_job_cannot_have_more_processes_than_its_gpus_allow(peer: Peer, limited: Node, tmp_path: Path) -> None:
     (tmp_path / "fork.py").write_text(FORK)
     peer.order(order(1, f"{PYTHON} {tmp_path / 'fork.py'}"))
