@@ -218,14 +218,7 @@ def _sentences(found: client_pb2.GetJobResponse) -> list[str]:
         f"Submitted {timestamp(job.submitted_at_s)}, first started {timestamp(job.started_at_s)}, "
         f"ended {timestamp(job.ended_at_s)}.",
     ]
-    limits = [f"runs on {' or '.join(found.description.gpu_types)} only"] if found.description.gpu_types else []
-    limits += [f"runs on {' or '.join(found.description.nodes)} only"] if found.description.nodes else []
-    limits += [f"excluded from {', '.join(found.description.exclude)}"] if found.description.exclude else []
-    limits += [f"runs within reservation {found.description.reservation} only"] if job.reservation else []
-    if found.description.time_s:
-        limits.append(f"running time {duration(job.ran_s)} of at most {duration(found.description.time_s)}")
-    if found.description.stall_s:
-        limits.append(f"ended after {duration(found.description.stall_s)} without progress")
+    limits = _limits(found)
     if limits:
         lines.append(f"Limits: {'; '.join(limits)}.")
     if job.failure:
@@ -257,6 +250,22 @@ def _software(description: client_pb2.JobDescription) -> list[str]:
     """A line with what the job runs with, if it is not only the software of its node."""
     parts = [f"{field.name} {value}" for field, value in description.software.ListFields()]
     return [printable(f"Runs with {', '.join(parts)}.")] if parts else []
+
+
+def _limits(found: client_pb2.GetJobResponse) -> list[str]:
+    """Where and how long a job may run, and what it needs of its nodes."""
+    job = found.job
+    limits = [f"runs on {' or '.join(found.description.gpu_types)} only"] if found.description.gpu_types else []
+    limits += [f"runs on {' or '.join(found.description.nodes)} only"] if found.description.nodes else []
+    needs = ((found.description.cpus_per_gpu, "CPU cores"), (found.description.memory_gib_per_gpu, "GiB of memory"))
+    limits += [f"needs {amount:g} {what} per GPU" for amount, what in needs if amount]
+    limits += [f"excluded from {', '.join(found.description.exclude)}"] if found.description.exclude else []
+    limits += [f"runs within reservation {found.description.reservation} only"] if job.reservation else []
+    if found.description.time_s:
+        limits.append(f"running time {duration(job.ran_s)} of at most {duration(found.description.time_s)}")
+    if found.description.stall_s:
+        limits.append(f"ended after {duration(found.description.stall_s)} without progress")
+    return limits
 
 
 def _variables(description: client_pb2.JobDescription) -> list[str]:

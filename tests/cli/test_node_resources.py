@@ -48,6 +48,7 @@ def test_a_job_waits_while_another_one_uses_the_cores(cli: Gavel) -> None:
 
     assert (node["cpus"], node["cpus_in_use"]) == (8.0, 6.0)
     assert (node["memory_gib"], node["memory_gib_in_use"]) == (64.0, 16.0)
+    assert "needs 6 CPU cores per GPU" in " ".join(cli("explain", "one").out.split())
     assert "2/8" in cli("nodes").out
     assert "waits for 4 CPU cores per GPU: 1 GPU would be free, but n1 has 2 CPU cores" in " ".join(shown.split())
     assert cli("cancel", "one").code == 0
