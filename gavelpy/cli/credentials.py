@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gavelpy.cli import options as o
-from gavelpy.cli.output import Output, TableData, echo_json, notify, printable, show_table, tabbed, timestamp
+from gavelpy.cli.output import DASH, Output, TableData, echo_json, notify, printable, show_table, tabbed, timestamp
 from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -55,6 +55,9 @@ def create(
     name: Annotated[str, typer.Option(metavar="NAME", help="User name, or node id.")],
     role: Annotated[str, typer.Option(metavar="user|node|admin", help="Role of the token.")] = "user",
     expires: ExpiresOption = "",
+    team: Annotated[
+        str, typer.Option(metavar="TEAM", help="Team of jobs that are submitted with the token. Default: none.")
+    ] = "",
     file: FileOption = _FILE,
     output: o.OutputOption = Output.TABLE,
 ) -> None:
@@ -62,7 +65,7 @@ def create(
 
     \b
     Examples:
-      gavel token create --role user --name alice
+      gavel token create --role user --name alice --team vision
       gavel token create --role node --name n1 --file /etc/gavel/tokens.json
     """
     from gavelpy.runtime.security.tokens import Role, TokenFile, digest_of
@@ -70,7 +73,7 @@ def create(
     if role not in list(Role):
         raise InvalidInput(f"--role must be one of {', '.join(Role)}, got {role[:60]!r}")
     lifetime_s = _lifetime_s(expires) if expires else math.inf
-    secret = TokenFile(file).create(name, Role(role), now_s=time.time(), lifetime_s=lifetime_s)
+    secret = TokenFile(file).create(name, Role(role), now_s=time.time(), lifetime_s=lifetime_s, team=team)
     if output is Output.JSON:
         echo_json({"name": name, "role": role, "token": secret, "id": digest_of(secret)[:10]})
     else:
@@ -93,10 +96,17 @@ def show(file: FileOption = _FILE, output: o.OutputOption = Output.TABLE) -> Non
         echo_json({"tokens": [_plain(token) for token in tokens]})
         return
     rows = [
-        (token.id, printable(token.name), token.role, timestamp(token.created_at_s), _expiry(token.expires_at_s))
+        (
+            token.id,
+            printable(token.name),
+            token.role,
+            timestamp(token.created_at_s),
+            _expiry(token.expires_at_s),
+            printable(token.team) or DASH,
+        )
         for token in tokens
     ]
-    show_table(TableData(("id", "name", "role", "created", "expires"), frozenset(), rows))
+    show_table(TableData(("id", "name", "role", "created", "expires", "team"), frozenset(), rows))
 
 
 @tokens_app.command()
@@ -238,6 +248,7 @@ def _plain(token: Token) -> dict[str, object]:
         "role": token.role.value,
         "created_at_s": token.created_at_s,
         "expires_at_s": ends,
+        "team": token.team,
     }
 
 

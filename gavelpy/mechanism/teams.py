@@ -145,6 +145,20 @@ def of_team(spec: JobSpec, settings: MechanismSettings, owner: str) -> JobSpec:
     raise InvalidInput(f"team must be one of {', '.join(allowed)}, which {owner!r} may use, got {got}")
 
 
+def of_token(specs: Sequence[JobSpec], settings: MechanismSettings, owner: str, team: str) -> list[JobSpec]:
+    """The jobs with the team that their owner's token names (empty = none), if they name none.
+
+    Raises InvalidInput for a job of another team, unless the configuration lists the owner among its members.
+    """
+    if not team:
+        return list(specs)
+    own = [team, *(one.name for one in settings.teams if owner in one.members)]
+    for spec in specs:
+        if spec.entity and spec.entity not in own:
+            raise InvalidInput(f"team must be {team}, which the token of {owner!r} names, got {spec.entity!r}")
+    return [spec if spec.entity else replace(spec, entity=team) for spec in specs]
+
+
 def check_entities(specs: Iterable[JobSpec], settings: MechanismSettings) -> None:
     """Raises InvalidInput for a job whose entity is none of the teams."""
     names = [one.name for one in settings.teams]

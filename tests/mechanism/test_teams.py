@@ -15,7 +15,7 @@ from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import ConfigChanged, JobSubmitted
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.snapshot import restore, snapshot
-from gavelpy.mechanism.teams import Team, check_entities, check_teams, entities_of, of_team
+from gavelpy.mechanism.teams import Team, check_entities, check_teams, entities_of, of_team, of_token
 from gavelpy.model.problem import AllocationProblem, Entity, EntityPolicy
 from gavelpy.policies.hierarchical import Hierarchical
 from tests.mechanism.builders import make_core, make_spec, questions, tell, wake
@@ -165,3 +165,13 @@ def test_rows_of_names_end_with_none() -> None:
     entities, row = entities_of(("product", "old"), TREE)
 
     assert (len(entities), row.tolist()) == (5, [3, 4, -1])
+
+
+def test_a_job_has_the_team_of_its_owners_token_unless_the_owner_is_a_member_of_another() -> None:
+    settings = MechanismSettings(teams=TREE)
+    jobs = [make_spec("a"), make_spec("b", entity="vision")]
+
+    assert [job.entity for job in of_token(jobs, settings, "ann", "speech")] == ["speech", "vision"]
+    assert of_token(jobs, settings, "dan", "") == jobs
+    with pytest.raises(InvalidInput, match="team must be speech, which the token of 'dan' names, got 'vision'"):
+        of_token(jobs, settings, "dan", "speech")

@@ -95,6 +95,7 @@ class Caller:
     name: str
     role: Role
     is_sole: bool = False
+    team: str = ""  # of its jobs, as its token names it; empty = none
 
     @property
     def is_admin(self) -> bool:
@@ -170,7 +171,11 @@ class FileVerifier:
         if not authorization.startswith(SCHEME) or len(authorization) > _SECRET_CHARACTERS_MAX:
             return None
         token = self._by_digest.get(digest_of(authorization.removeprefix(SCHEME)))
-        return Caller(token.name, token.role) if token is not None and not token.is_expired(now_s) else None
+        return (
+            Caller(token.name, token.role, team=token.team)
+            if token is not None and not token.is_expired(now_s)
+            else None
+        )
 
     def _follow(self) -> None:
         version = self._version()

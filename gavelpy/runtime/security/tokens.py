@@ -49,10 +49,15 @@ class Token:
     digest: str  # SHA-256, hexadecimal
     created_at_s: float  # Unix times
     expires_at_s: float = math.inf
+    team: str = ""  # of jobs that its user submits with it; empty = none
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
             raise InvalidInput(f"name of a token must be {NAME_ALLOWED}, got {self.name[:80]!r}")
+        if self.team and not NAME.fullmatch(self.team):
+            raise InvalidInput(f"team of a token must be {NAME_ALLOWED}, got {self.team[:80]!r}")
+        if self.team and self.role is Role.NODE:
+            raise InvalidInput(f"team of a token must be empty where its role is node, got {self.team!r}")
 
     @property
     def id(self) -> str:
@@ -75,12 +80,12 @@ class TokenFile:
 
     path: Path
 
-    def create(self, name: str, role: Role, *, now_s: float, lifetime_s: float = math.inf) -> str:
+    def create(self, name: str, role: Role, *, now_s: float, lifetime_s: float = math.inf, team: str = "") -> str:
         """Creates a token and returns its secret, which is not stored."""
         if not lifetime_s > 0:
             raise InvalidInput(f"lifetime of a token must be > 0 s, got {lifetime_s!r}")
         secret = PREFIX + secrets.token_urlsafe(32)
-        token = Token(name, role, digest_of(secret), now_s, now_s + lifetime_s)
+        token = Token(name, role, digest_of(secret), now_s, now_s + lifetime_s, team)
         with self._locked():
             self._write([*self.tokens(), token])
         return secret
@@ -147,6 +152,7 @@ def _plain(token: Token) -> dict[str, Any]:  # JSON values
         "sha256": token.digest,
         "created_at_s": token.created_at_s,
         "expires_at_s": token.expires_at_s if math.isfinite(token.expires_at_s) else None,
+        **({"team": token.team} if token.team else {}),
     }
 
 
@@ -161,4 +167,6 @@ def _token(entry: Any) -> Token:
     if not re.fullmatch(r"[0-9a-f]{64}", digest):
         raise InvalidInput(f"sha256 must be 64 hexadecimal digits, got {str(digest)[:80]!r}")
     lasts_until_s = math.inf if expires is None else float(expires)
-    return Token(entry["name"], Role(entry["role"]), digest, float(entry["created_at_s"]), lasts_until_s)
+    return Token(
+        entry["name"], Role(entry["role"]), digest, float(entry["created_at_s"]), lasts_until_s, entry.get("team", "")
+    )

@@ -56,6 +56,17 @@ def test_bearer_is_known_by_name_and_role(file: TokenFile) -> None:
     assert (who.name, who.role, who.is_sole) == ("n0", Role.NODE, False)
 
 
+def test_a_token_names_the_team_of_its_users_jobs(file: TokenFile) -> None:
+    secret = file.create("alice", Role.USER, now_s=0.0, team="vision")
+
+    found = FileVerifier(file.path).caller(f"Bearer {secret}", now_s=1.0)
+
+    assert found is not None
+    assert (found.name, found.team) == ("alice", "vision")
+    with pytest.raises(InvalidInput, match="team of a token must be empty where its role is node, got 'vision'"):
+        file.create("n1", Role.NODE, now_s=0.0, team="vision")
+
+
 @pytest.mark.parametrize(
     "shown", ["", "Bearer ", "Bearer gavel_wrong", "Basic YTpi", "Bearer " + "x" * 100_000, "\x00"]
 )

@@ -22,6 +22,7 @@ from gavelpy.errors import RemoteViolation
 from gavelpy.journal.archive_tables import PastJob
 from gavelpy.mechanism.events import NO_INTS
 from gavelpy.mechanism.lifecycle import ALIVE
+from gavelpy.mechanism.teams import of_token
 from gavelpy.mechanism.windows import Window
 from gavelpy.model.arrays import Ints
 from gavelpy.runtime.daemon.changes import hold, release, set_policy
@@ -125,6 +126,7 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
         allowed = "at most 128 printable ASCII characters without spaces"
         require(not key or bool(KEY.fullmatch(key)), "idempotency_key", allowed, key)
         specs = await self._specs(request.jobs, client.name)
+        specs = of_token(specs, self._scheduler.core.settings, client.name, client.team)
         if request.dry_run:
             planned = await self._explainer.dry_run(specs, client.name)
             return pb.SubmitJobsResponse(jobs=[planned_message(job) for job in planned])
