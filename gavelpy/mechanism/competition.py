@@ -1,11 +1,11 @@
 """Which jobs compete for GPUs: those that can run and are eligible, within the limits of their owners.
 
 *Limits of a user.* `jobs_running_a_user_max` and `gpus_a_user_max` bound what the jobs of one owner have at once. The
-jobs of an owner compete in this order: those with leases, those that ran before, then in order of submission. The first
-that exceeds a limit waits, and so do all after it, so that small jobs cannot starve a gang. Jobs that cannot run now
-(they are too large, held or in a pause) and gangs that exceed the limit alone do not take part, and keep nothing from
-others. A job that has a lease keeps it when a limit is lowered; it is not replaced. A job with
-several sizes counts with its largest one.
+jobs of an owner compete in this order: those with leases, those of higher priority classes, those that ran before, then
+in order of submission. The first that exceeds a limit waits, and so do all after it, so that small jobs cannot starve a
+gang. Jobs that cannot run now (they are too large, held or in a pause) and gangs that exceed the limit alone do not
+take part, and keep nothing from others. A job that has a lease keeps it when a limit is lowered; it is not replaced. A
+job with several sizes counts with its largest one.
 
 *Quotas of teams* hold in the plan itself (see `team_plan`); here, jobs that need more GPUs than a quota do not compete.
 """
@@ -64,7 +64,7 @@ def within_limits(jobs: JobTable, able: Ints, settings: MechanismSettings) -> In
     if gpus_max:
         rows = rows[(sizes.largest(jobs, rows) <= gpus_max) | (jobs.lease[rows] >= 0)]
     has_run, is_leased, owner = jobs.attained_gpu_s[rows] > 0, jobs.lease[rows] >= 0, jobs.owner[rows]
-    order = np.lexsort((rows, ~has_run, ~is_leased, owner))
+    order = np.lexsort((rows, ~has_run, jobs.rank[rows], ~is_leased, owner))
     rows, owner = rows[order], owner[order]
     _, first, counts = np.unique(owner, return_index=True, return_counts=True)
     may = np.ones(len(rows), dtype=np.bool_)

@@ -11,6 +11,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.mechanism.competition import within_limits
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import JobsHeld, Outcome
+from gavelpy.mechanism.priority_classes import PriorityClass
 from gavelpy.mechanism.reasons import ReasonKind, reasons
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.snapshot import restore, snapshot
@@ -57,6 +58,17 @@ def test_small_jobs_of_a_user_do_not_pass_a_gang_that_exceeds_the_limit() -> Non
     core = owned(("ann", 3), ("ann", 2), ("ann", 1), ("ben", 4), gpus_a_user_max=4)
 
     assert competing(core) == [0, 3]
+
+
+def test_a_job_of_a_higher_class_does_not_wait_for_one_that_waits_for_its_class() -> None:
+    """Else the lower class is kept from GPUs because the higher one waits, and that one by the limit: forever."""
+    classes = (PriorityClass("high", 100), PriorityClass("low", -100))
+    jobs = [make_spec("low", owner="ann", gpus=4, priority="low"), make_spec("high", owner="ann", priority="high")]
+    core = make_core(*jobs, servers=[("v100", 4)], gpus_a_user_max=4, priorities=classes, solve_patience_s=0.0)
+
+    (plan,) = plans(wake(core))
+
+    assert plan.grant_jobs.tolist() == [1]
 
 
 def test_a_gang_larger_than_the_limit_waits_alone() -> None:
