@@ -15,7 +15,7 @@ import pytest
 
 from gavelpy.runtime.client.connection import Client
 from gavelpy.runtime.client.settings import ClientSettings
-from gavelpy.runtime.local_cluster import LocalCluster, LocalNode, reserved_port
+from gavelpy.runtime.local_cluster import SCHEDULER, LocalCluster, LocalNode, reserved_port
 from gavelpy.runtime.security.tokens import Role, TokenFile
 from tests.house.project import ROOT
 from tests.runtime.client.serving import Serving, make_description, serving
@@ -261,5 +261,28 @@ def test_log_of_a_real_job_is_followed_live(tmp_path: Path, width: int) -> None:
                 await tab.until("document.querySelector('svg.chart')")
                 if folder := os.environ.get("GAVELPY_SCREENSHOTS"):
                     await tab.screenshot(Path(folder) / f"web-{width}.png")
+
+            journey(tmp_path, walk)
+
+
+def test_page_connects_again_when_the_scheduler_is_back(tmp_path: Path) -> None:
+    with reserved_port() as port:
+        settings = {"scheduler": {"web_listen": f"127.0.0.1:{port}"}}
+        with LocalCluster(tmp_path / "cluster", (), settings=settings) as cluster:
+            cluster.start()
+            with Client(ClientSettings(scheduler=cluster.address)) as client:
+                client.submit([make_description("stays")])
+
+            async def walk(tab: Tab) -> None:
+                await tab.open(f"http://127.0.0.1:{port}/#/jobs")
+                await tab.see("stays")
+                cluster.processes[SCHEDULER].kill()
+                cluster.processes[SCHEDULER].wait()
+                await tab.see("Trying again")
+                await asyncio.to_thread(cluster.start_scheduler)
+                await tab.until("document.getElementById('connection').hidden")
+                with Client(ClientSettings(scheduler=cluster.address)) as client:
+                    client.submit([make_description("comes-later")])
+                await tab.see("comes-later")
 
             journey(tmp_path, walk)
