@@ -28,7 +28,11 @@ if TYPE_CHECKING:
     from gavelpy.runtime.daemon.scheduler import Scheduler
 
 KEY_LENGTH_MAX = 200
-_DEFAULTS: Mapping[str, object] = {field.name: field.default for field in fields(JobSpec)} | {"secrets": {}}
+_ALWAYS = ("rates_steps_per_s", "environment")  # counted from the first version on, also if empty
+_DEFAULTS: Mapping[str, object] = {
+    field.name: {} if field.default_factory is dict and field.name not in _ALWAYS else field.default
+    for field in fields(JobSpec)
+}
 
 
 @dataclass(frozen=True)
