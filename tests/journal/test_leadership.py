@@ -12,6 +12,7 @@ from gavelpy.errors import FencedOut, InvalidInput, JournalFailed, JournalInUse
 from gavelpy.journal.database import SchedulerMember
 from gavelpy.journal.leadership import Leader, Leadership, TakeoverTimer, Turn
 from gavelpy.journal.store import open_store
+from gavelpy.runtime.local_cluster import wait_until
 from tests.journal.stores import cancelled
 
 A, B = SchedulerMember("a:1", "1"), SchedulerMember("b:1", "1")
@@ -86,7 +87,7 @@ def test_a_silent_leader_loses_its_session(postgres_url: str) -> None:
 
         watch.end_session(one)
 
-        assert not watch.leader().is_connected
+        wait_until(lambda: not watch.leader().is_connected, "the server has ended it")
         with pytest.raises(JournalFailed):
             store.append(cancelled(0))
         watch.close()
