@@ -25,6 +25,7 @@ from benchmarks import (
     sizes,
     slurm,
     starts,
+    teams,
 )
 
 BENCHMARKS: Mapping[str, Callable[[], None]] = {
@@ -47,6 +48,7 @@ BENCHMARKS: Mapping[str, Callable[[], None]] = {
     "failover": failover.run,
     "slurm": slurm.run,
     "starts": starts.run,
+    "teams": teams.run,
 }
 WITH_OPTIONS: Mapping[str, Callable[[Sequence[str]], None]] = {
     "allocation": allocation.run,
