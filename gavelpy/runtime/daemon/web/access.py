@@ -66,7 +66,10 @@ class Access:
 
     @contextmanager
     def _taken(self, caller: Caller, request: web.Request, *, is_stream: bool) -> Iterator[None]:
-        with self._budgets.taken(caller.name, request.remote or "", is_stream=is_stream):
+        peer = request.transport.get_extra_info("peername") if request.transport is not None else None
+        connection = str(peer) if peer else ""  # a Unix socket has none
+        address, is_sole = request.remote or "", caller.is_sole
+        with self._budgets.taken(caller.name, address, is_stream=is_stream, connection=connection, is_sole=is_sole):
             yield
 
     def _check_origin(self, request: web.Request) -> None:

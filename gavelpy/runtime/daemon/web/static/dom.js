@@ -53,10 +53,10 @@ export function confirmed(question, consequence, yes) {
   const [accept, refuse] = [document.getElementById('yes'), document.getElementById('no')];
   accept.textContent = yes;
   return new Promise((resolve) => {
-    accept.onclick = () => dialog.close('yes');
-    refuse.onclick = () => dialog.close('');
-    dialog.returnValue = '';
-    dialog.onclose = () => resolve(dialog.returnValue === 'yes');
+    const close = (is_yes) => { resolve(is_yes); dialog.close(); };
+    accept.onclick = () => close(true);
+    refuse.onclick = () => close(false);
+    dialog.onclose = () => { if (!dialog.open) resolve(false); }; // by Escape; the event of an earlier dialog may be late
     dialog.showModal();
     refuse.focus();
   });
