@@ -214,7 +214,8 @@ class Planner:
         more = self.select(np.sort(asked[~is_first[asked]]), free, open_gpus, before=first, beside=protected)
         first = joined(first, more)
         free = capacity - taken(leases, protected) - taken(leases, first)
-        rest = rows[~is_protected[rows] & ~jobs.marks(asked)[rows]]
+        served = asked if self.teams is None else first.jobs  # what was kept for teams may be left
+        rest = rows[~is_protected[rows] & ~jobs.marks(served)[rows]]
         is_chosen = jobs.marks(np.concatenate([protected.jobs, first.jobs]))
         if not reservations.hold(leases, wanted, is_chosen=is_chosen):
             return joined(protected, first, self.select(rest, free, open_gpus, before=first, beside=protected))
