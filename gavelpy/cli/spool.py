@@ -91,7 +91,7 @@ def drop(keys: KeysArgument) -> None:
 
     \b
     Example:
-      gavel spool drop 0b3dd31f-5a0c-4a51-8f5e-6f2a0d3f9a11
+      gavel spool drop 9c1e6a2f-5a0c-4a51-8f5e-6f2a0d3f9a11
     """
     spool = spool_of(os.environ)
     found = {one.key: one for one in spool.submissions()}
