@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from gavelpy.solve import compiled
 from gavelpy.solve.prices import table
 
 PROGRAM = """
@@ -63,3 +66,38 @@ def test_what_another_process_has_compiled_is_found(
     (directory / "numba_search.columns-1.py311.nbi").touch()
 
     assert (before, table._is_cached()) == (False, True)
+
+
+def test_stored_code_is_not_used_after_a_change_of_a_called_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "adding_kernels.py"
+    source.write_text(
+        "from gavelpy.solve.compiled import njit\n\n\n@njit(cache=True)\ndef more(x):\n    return x + 1\n"
+    )
+
+    def hits() -> int:
+        spec = importlib.util.spec_from_file_location("adding_kernels", source)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        assert module.more(1) == 2
+        return sum(module.more.stats.cache_hits.values())
+
+    assert hits() == 0
+    assert hits() == 1
+    monkeypatch.setattr(compiled, "modules_stamp", lambda: (("other_kernels.py", 0.0, 0),))
+    assert hits() == 0
+
+
+def test_all_modules_with_compiled_functions_are_compared() -> None:
+    package = Path(compiled.__file__).parents[1]
+    users = {
+        file.relative_to(package).as_posix()
+        for file in package.rglob("*.py")
+        if re.search(r"^from gavelpy\.solve\.compiled import .*njit", file.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+
+    assert users
+    assert users <= {name for name, _, _ in compiled.modules_stamp()}
