@@ -17,12 +17,13 @@ _PING_MS_OF_SEVERAL = 10_000
 
 
 class SchedulerChannels(grpc.Channel):
-    """One channel for each address, opened at the first call. `turns` selects the address of the next call."""
+    """One channel for each address, which connects at its first call. `turns` selects the address of the next call."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self.turns = Turns(settings.scheduler)
-        self._settings = settings
-        self._channels: dict[str, grpc.Channel] = {}
+        self._channels = {
+            address: _channel(settings, address, are_several=self.turns.are_several) for address in self.turns.all
+        }
 
     def unary_unary(self, *method: Any, **options: Any) -> Any:
         """A method with one request and one answer."""
@@ -42,11 +43,11 @@ class SchedulerChannels(grpc.Channel):
 
     def subscribe(self, callback: Any, try_to_connect: bool = False) -> None:
         """Reports the state of the connection in use."""
-        self._opened(self.turns.current).subscribe(callback, try_to_connect)
+        self._channels[self.turns.current].subscribe(callback, try_to_connect)
 
     def unsubscribe(self, callback: Any) -> None:
         """Ends these reports."""
-        self._opened(self.turns.current).unsubscribe(callback)
+        self._channels[self.turns.current].unsubscribe(callback)
 
     def close(self) -> None:
         """Closes all connections."""
@@ -60,20 +61,12 @@ class SchedulerChannels(grpc.Channel):
         self.close()
 
     def _in_turn(self, method_of: Callable[[grpc.Channel], Any]) -> Callable[..., Any]:
-        methods: dict[str, Any] = {}
+        methods = {address: method_of(channel) for address, channel in self._channels.items()}
 
         def call(request: Any, **options: Any) -> Any:
-            address = self.turns.current
-            if address not in methods:
-                methods[address] = method_of(self._opened(address))
-            return methods[address](request, **options)
+            return methods[self.turns.current](request, **options)
 
         return call
-
-    def _opened(self, address: str) -> grpc.Channel:
-        if address not in self._channels:
-            self._channels[address] = _channel(self._settings, address, are_several=self.turns.are_several)
-        return self._channels[address]
 
 
 def _channel(settings: ClientSettings, address: str, *, are_several: bool) -> grpc.Channel:
