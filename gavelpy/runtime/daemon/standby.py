@@ -159,7 +159,7 @@ class StandbyScheduler:
             if time.monotonic() >= self._sign_due_s:
                 self._sign_due_s = time.monotonic() + SIGN_S
                 self.leadership.stand_by(self._follower.sequence)
-        except JournalInUse as error:
+        except (JournalInUse, FencedOut) as error:  # another standby was faster
             logger.info("another scheduler leads", extra={"detail": str(error)})
         except JournalFailed as error:
             logger.warning("the journal's database does not answer", extra={"detail": str(error)})
@@ -256,8 +256,10 @@ async def serve_in_turn(config: Config, *, accept_loss: bool = False, take_over:
                 await asyncio.sleep(AGAIN_S)
             finally:
                 service = None
-                store.close()
-                standby.leadership.close()
+                with suppress(JournalFailed):  # the database may be away
+                    store.close()
+                with suppress(JournalFailed):
+                    standby.leadership.close()
     finally:
         watching.cancel()
 

@@ -72,9 +72,11 @@ def test_a_leader_stops_where_the_database_hangs() -> None:
             over.wait(20)
             return ""
 
+    hanging: Any = Hanging("")
+
     async def lead() -> None:
         try:
-            await keep_leading(Hanging(""), 3, 0.2)  # type: ignore[arg-type]
+            await keep_leading(hanging, 3, 0.2)
         finally:
             over.set()
 
