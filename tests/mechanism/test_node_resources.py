@@ -213,7 +213,7 @@ def test_needs_and_amounts_pass_through_journal_and_snapshot() -> None:
     copy = restore(decode_state(encode_state(snapshot(core))))
 
     assert decode(encode(joined, 1.0))[1] == joined or vars(decode(encode(joined, 1.0))[1]) == vars(joined)
-    assert decode(encode(JobSubmitted(core.jobs.specs[0]), 1.0))[1].spec == core.jobs.specs[0]  # type: ignore[union-attr]
+    assert decode(encode(JobSubmitted(core.jobs.specs[0]), 1.0))[1].spec == core.jobs.specs[0]
     assert copy.jobs.needs == core.jobs.needs == {0: (2500, 16000)}
     assert copy.pool.node_amounts == core.pool.node_amounts == [(8500, 64000)]
 

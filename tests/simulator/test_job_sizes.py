@@ -134,7 +134,7 @@ def test_answers_with_sizes_survive_the_journal() -> None:
     again = [decode(encode(event, now_s))[1] for now_s, event in answers]
 
     assert any(len(event.sizes) for _, event in answers)
-    assert [one.sizes.tolist() for one in again] == [event.sizes.tolist() for _, event in answers]  # type: ignore[union-attr]
+    assert [one.sizes.tolist() for one in again] == [event.sizes.tolist() for _, event in answers]
 
 
 def test_rates_of_sizes_come_from_the_table_where_a_job_has_none() -> None:
