@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +15,9 @@ from gavelpy.cli import options as o
 from gavelpy.cli.output import Output, TableData, duration, echo_json, notify, printable, show_table
 from gavelpy.errors import CallFailed, GavelError, InvalidInput, SchedulerUnreachable
 from gavelpy.runtime.client.spool import KEPT_S, KeptSubmission, spool_of
+
+if TYPE_CHECKING:
+    from gavelpy.runtime.client.connection import Client
 
 app = typer.Typer(help="Show and deliver submissions that are kept on this machine.", no_args_is_help=True)
 WaitOption = Annotated[bool, typer.Option("--wait", help="Wait until the scheduler answers.")]
@@ -29,20 +33,24 @@ def list_(output: o.OutputOption = Output.TABLE) -> None:
       gavel spool list
       gavel spool list -o json
     """
-    now_s, found = time.time(), spool_of(os.environ).submissions()
+    now_s, (found, unreadable) = time.time(), spool_of(os.environ).contents()
     if output is Output.JSON:
         entries = [
             {"key": one.key, "jobs": len(one.request.jobs), "scheduler": one.scheduler, "kept_at_s": one.at_s,
              "file": str(one.file)}
             for one in found
         ]  # fmt: skip
-        echo_json({"submissions": entries})
-        return
-    rows = [
-        (one.key, str(len(one.request.jobs)), _names(one), duration(now_s - one.at_s), printable(one.scheduler))
-        for one in found
-    ]
-    show_table(TableData(("key", "jobs", "names", "kept for", "scheduler"), frozenset({"jobs"}), rows))
+        bad = [{"file": str(file), "error": error.args[0]} for file, error in unreadable.items()]
+        echo_json({"submissions": entries, "unreadable": bad})
+    else:
+        rows = [
+            (one.key, str(len(one.request.jobs)), _names(one), duration(now_s - one.at_s), printable(one.scheduler))
+            for one in found
+        ]
+        show_table(TableData(("key", "jobs", "names", "kept for", "scheduler"), frozenset({"jobs"}), rows))
+    _report_unreadable(unreadable)
+    if unreadable:
+        raise CallFailed(f"{_count_unreadable(unreadable)}; delete with: gavel spool drop FILE")
 
 
 @app.command()
@@ -54,52 +62,71 @@ def deliver(
 ) -> None:
     """Submit all kept submissions, the oldest first; each counts once. Those that are refused stay.
 
+    A file that cannot be read is named and stays; the others are delivered.
+
     \b
     Examples:
       gavel spool deliver
       gavel spool deliver --wait
     """
-    spool, now_s, refused = spool_of(os.environ), time.time(), 0
-    found = spool.submissions()
-    if not found:
+    now_s, (found, unreadable) = time.time(), spool_of(os.environ).contents()
+    refused = 0
+    if not found and not unreadable:
         notify("no submission is kept")
-        return
-    with c.connected(scheduler, token_file, timeout) as client:
-        if wait:
-            _wait_for_scheduler(client.server_info)
-        for one in found:
-            try:
-                if one.is_too_old(now_s):
-                    raise InvalidInput(f"it is older than {duration(KEPT_S)}, so it might count twice; submit again")
-                answer = client.submit(one.request.jobs, key=one.key)
-            except SchedulerUnreachable:
-                raise
-            except GavelError as error:
-                refused += 1
-                notify(f"error: {one.key}: {error}")
-                continue
-            spool.remove(one)
-            for job in answer.jobs:
-                typer.echo(f"{job.job}\t{printable(job.name)}")
-    if refused:
-        raise CallFailed(f"{refused} of {len(found)} submissions were refused and stay: gavel spool list")
+    _report_unreadable(unreadable)
+    if found:
+        with c.connected(scheduler, token_file, timeout) as client:
+            if wait:
+                _wait_for_scheduler(client.server_info)
+            refused = sum(not _is_delivered(one, client, now_s) for one in found)
+    if refused or unreadable:
+        stay = [f"{refused} of {len(found)} submissions were refused"] if refused else []
+        stay += [_count_unreadable(unreadable)] if unreadable else []
+        raise CallFailed(f"{' and '.join(stay)}; they stay: gavel spool list")
 
 
 @app.command()
 def drop(keys: KeysArgument) -> None:
-    """Delete kept submissions without submitting them.
+    """Delete kept submissions without submitting them; a file that cannot be read, by its name.
 
     \b
-    Example:
+    Examples:
       gavel spool drop 9c1e6a2f-5a0c-4a51-8f5e-6f2a0d3f9a11
+      gavel spool drop 20261123T101500-9c1e6a2f.json
     """
-    spool = spool_of(os.environ)
-    found = {one.key: one for one in spool.submissions()}
+    kept = spool_of(os.environ).contents()
+    found = {one.key: one.file for one in kept.submissions} | {file.name: file for file in kept.unreadable}
     for key in keys:
         if key not in found:
             raise InvalidInput(f"key must be one of {', '.join(found) or 'none, as none is kept'}, got {key!r}")
     for key in dict.fromkeys(keys):
-        spool.remove(found[key])
+        found[key].unlink(missing_ok=True)
+
+
+def _is_delivered(one: KeptSubmission, client: Client, now_s: float) -> bool:
+    """Submits it and deletes it; false if it is refused, which is printed. Raises SchedulerUnreachable."""
+    try:
+        if one.is_too_old(now_s):
+            raise InvalidInput(f"it is older than {duration(KEPT_S)}, so it might count twice; submit again")
+        answer = client.submit(one.request.jobs, key=one.key)
+    except SchedulerUnreachable:
+        raise
+    except GavelError as error:
+        notify(f"error: {one.key}: {error}")
+        return False
+    one.file.unlink(missing_ok=True)
+    for job in answer.jobs:
+        typer.echo(f"{job.job}\t{printable(job.name)}")
+    return True
+
+
+def _report_unreadable(unreadable: Mapping[Path, InvalidInput]) -> None:
+    for error in unreadable.values():
+        notify(f"error: {error}")
+
+
+def _count_unreadable(unreadable: Mapping[Path, InvalidInput]) -> str:
+    return f"{len(unreadable)} {'file' if len(unreadable) == 1 else 'files'} cannot be read"
 
 
 def _names(one: KeptSubmission) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import time
 from collections.abc import Iterator
@@ -10,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from gavelpy.errors import InvalidInput
 from gavelpy.runtime.client.connection import Client
 from gavelpy.runtime.client.settings import ClientSettings
 from gavelpy.runtime.client.spool import KEPT_S, Spool
@@ -75,10 +75,48 @@ def test_what_is_refused_stays_and_can_be_dropped(listen: str, state: Path, tmp_
     assert "bad: " in done.err
     assert "2 of 3 submissions were refused" in done.err
 
-    assert [one.key for one in spool.submissions()] == ["old", "bad"]
+    assert [one.key for one in spool.contents().submissions] == ["old", "bad"]
     assert gavel("spool", "drop", "none").code == 2
     assert gavel("spool", "drop", "old", "bad").code == 0
-    assert spool.submissions() == []
+    assert spool.contents().submissions == []
+
+
+def test_an_unreadable_file_does_not_stop_the_others(listen: str, state: Path, tmp_path: Path, gavel: Gavel) -> None:
+    spool = Spool(state / "gavel" / "spool")
+    spool.keep(listen, request(), time.time())
+    bad = spool.directory / "20200101T000000-a.json"  # before the other one
+    bad.write_text("{")
+    listed = gavel("spool", "list", "-o", "json")
+    assert listed.code == 1
+    assert [one["key"] for one in json.loads(listed.out)["submissions"]] == ["k1"]
+    assert [one["file"] for one in json.loads(listed.out)["unreadable"]] == [str(bad)]
+
+    with serving(tmp_path, scheduler={"listen": listen}):
+        done = gavel("spool", "deliver", "--scheduler", listen)
+        again = gavel("spool", "deliver", "--scheduler", listen)
+
+    assert (done.code, done.out) == (1, "0\ttrain\n")
+    assert str(bad) in done.err
+    assert "1 file cannot be read" in done.err
+    assert (again.code, again.out) == (1, "")
+    assert bad.exists()
+    assert gavel("spool", "drop", bad.name).code == 0
+    assert gavel("spool", "list").code == 0
+
+
+def test_a_kept_submission_and_its_directories_are_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+
+    def record(descriptor: int) -> None:
+        there = sorted(file.name for file in (tmp_path / "a" / "b").iterdir())
+        synced.append(f"{Path(f'/proc/self/fd/{descriptor}').readlink().name}: {' '.join(there)}")
+
+    monkeypatch.setattr(os, "fsync", record)
+
+    file = Spool(tmp_path / "a" / "b").keep("here", request(), 0.0)
+
+    temporary = file.with_suffix(f".{os.getpid()}").name
+    assert synced == [f"{temporary}: {temporary}", *(f"{one}: {file.name}" for one in ("b", "a", tmp_path.name))]
 
 
 @pytest.mark.parametrize("option", ["--dry-run", "--wait"])
@@ -96,5 +134,7 @@ def test_spool_needs_a_plain_submission(state: Path, gavel: Gavel, option: str) 
 def test_a_damaged_file_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.json").write_text(text)
 
-    with pytest.raises(InvalidInput, match=r"x\.json"):
-        Spool(tmp_path).submissions()
+    kept = Spool(tmp_path).contents()
+
+    assert kept.submissions == []
+    assert [str(error).startswith(str(file)) for file, error in kept.unreadable.items()] == [True]

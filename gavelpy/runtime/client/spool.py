@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -45,6 +45,13 @@ class KeptSubmission:
         return now_s - self.at_s > KEPT_S
 
 
+class SpoolContents(NamedTuple):
+    """All files of the spool."""
+
+    submissions: list[KeptSubmission]  # the oldest first
+    unreadable: dict[Path, InvalidInput]  # files that are no kept submission, in order of their names, and why
+
+
 class Spool:
     """A directory of this user, which is made when something is kept."""
 
@@ -52,7 +59,8 @@ class Spool:
         self.directory = directory
 
     def keep(self, scheduler: str, request: pb.SubmitJobsRequest, now_s: float) -> Path:
-        """Writes a submission to disk; returns its file. Raises OSError."""
+        """Writes a submission to disk, durably; returns its file. Raises OSError."""
+        made = [path for path in (self.directory, *self.directory.parents) if not path.exists()]
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         content = base64.b64encode(request.SerializeToString()).decode()
         record = {"version": _VERSION, "at_s": now_s, "scheduler": scheduler, "request": content}
@@ -64,18 +72,20 @@ class Spool:
             written.flush()
             os.fsync(written.fileno())
         temporary.replace(file)
+        for directory in (self.directory, *(path.parent for path in made)):
+            _sync(directory)
         return file
 
-    def submissions(self) -> list[KeptSubmission]:
-        """All of them, the oldest first. Raises InvalidInput, which names the file, for one that cannot be read."""
-        if not self.directory.is_dir():
-            return []
-        found = [_read(file) for file in self.directory.glob("*.json")]
-        return sorted(found, key=lambda one: (one.at_s, one.key))
-
-    def remove(self, kept: KeptSubmission) -> None:
-        """Deletes one that was delivered or is not wanted."""
-        kept.file.unlink(missing_ok=True)
+    def contents(self) -> SpoolContents:
+        """What is kept; a file that cannot be read does not hide the others."""
+        found, unreadable = [], {}
+        for file in sorted(self.directory.glob("*.json")) if self.directory.is_dir() else ():
+            try:
+                found.append(_read(file))
+            except InvalidInput as error:
+                if file.exists():  # else another process has just delivered it
+                    unreadable[file] = error
+        return SpoolContents(sorted(found, key=lambda one: (one.at_s, one.key)), unreadable)
 
 
 def spool_of(environment: Mapping[str, str]) -> Spool:
@@ -83,6 +93,15 @@ def spool_of(environment: Mapping[str, str]) -> Spool:
     home = Path(environment.get("HOME", "/"))
     state = Path(environment.get("XDG_STATE_HOME") or home / ".local" / "state")
     return Spool(state / "gavel" / "spool")
+
+
+def _sync(directory: Path) -> None:
+    """Makes the names in a directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _read(file: Path) -> KeptSubmission:
