@@ -8,18 +8,21 @@ be short, or empty, although more lines follow: continue as long as next_offset 
 
 from __future__ import annotations
 
+import errno
 import heapq
 import os
 import stat
 import time
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import IO, Final
 
 from gavelpy.errors import InvalidInput
+from gavelpy.runtime.agent.leases.retention import LeaseLogs
 from gavelpy.runtime.log_pattern import Matcher, compile_pattern
 from gavelpy.runtime.shim.log_files import LINE_BYTES_MAX, log_files, parse_lines
 
@@ -114,19 +117,21 @@ class LogPage:
 
 
 class _FilesMoved(Exception):
-    """A file was rotated between listing and reading it."""
+    """A file or a lease was moved between listing and reading it."""
 
 
-def read_page(leases: Sequence[tuple[Path, int, int]], query: LogPageQuery) -> LogPage:
-    """The page that answers a query over (directory, lease, job). Raises InvalidInput for a wrong pattern. Blocks."""
+def read_page(leases: Callable[[], Sequence[LeaseLogs]], query: LogPageQuery) -> LogPage:
+    """The page that answers a query over the leases that a function lists. Blocks.
+
+    The leases are listed again when files were moved while they were read. Raises InvalidInput for a wrong pattern,
+    OSError for logs that cannot be read or that move at each try.
+    """
     matcher = compile_pattern(query.pattern) if query.pattern else None
-    wanted = [lease for lease in leases if query.matches_job(lease[2])]
     for _ in range(_TRIES):
-        try:
+        wanted = [lease for lease in leases() if query.matches_job(lease.job)]
+        with suppress(_FilesMoved):
             return _read_page(_sources(wanted, query.rank), query, matcher)
-        except _FilesMoved:
-            continue
-    return LogPage(LogRows(), query.offset)
+    raise OSError(errno.EBUSY, f"files were moved during each of {_TRIES} tries to read them")
 
 
 def _read_page(sources: Sequence[LeaseLogFile], query: LogPageQuery, matcher: Matcher | None) -> LogPage:
@@ -216,21 +221,21 @@ def _last_keys(source: LeaseLogFile, lines: int, matcher: Matcher | None, deadli
 # Files in the order of their lines.
 
 
-def _sources(leases: Sequence[tuple[Path, int, int]], rank: int) -> list[LeaseLogFile]:
-    """The log files of the leases, of one rank or, with -1, of all."""
+def _sources(leases: Sequence[LeaseLogs], rank: int) -> list[LeaseLogFile]:
+    """The log files of the leases, of one rank or, with -1, of all; not what a job has put in their place."""
     found: list[LeaseLogFile] = []
     for directory, lease, job in leases:
-        files = log_files(directory)
         try:
+            files = log_files(directory)
             status = {file.path: file.path.lstat() for file in files if rank in (-1, file.rank)}
+            if log_files(directory) != files or not directory.is_dir():
+                raise _FilesMoved(str(directory))
         except FileNotFoundError as error:
             raise _FilesMoved(str(directory)) from error
-        if log_files(directory) != files:
-            raise _FilesMoved(str(directory))
         found += [
             LeaseLogFile(job, lease, file.rank, file.is_error_stream, file.path, known.st_ino, known.st_mtime)
             for file in files
-            if (known := status.get(file.path)) is not None
+            if (known := status.get(file.path)) is not None and stat.S_ISREG(known.st_mode)
         ]
     return found
 

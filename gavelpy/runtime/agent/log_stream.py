@@ -86,8 +86,7 @@ async def _answers(
             tail_lines=request.tail_lines,
             lines_max=request.lines_max,
         )
-        leases = [(directory, kept.lease, kept.job) for directory, kept in registry.log_directories]
-        page = await asyncio.to_thread(read_page, leases, query)
+        page = await asyncio.to_thread(read_page, registry.log_directories(), query)
     except InvalidInput as error:
         yield Answer(question=request.question, last=True, error=str(error))
     except OSError as error:

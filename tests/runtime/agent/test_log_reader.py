@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from gavelpy.errors import InvalidInput
 from gavelpy.runtime.agent import log_reader
-from gavelpy.runtime.agent.leases.retention import prune
+from gavelpy.runtime.agent.leases.retention import ENDED, LeaseLogs, logs_of_leases, prune
 from gavelpy.runtime.agent.log_reader import TIE_BITS, LogPage, LogPageQuery, read_page
-from gavelpy.runtime.shim.log_files import LogWriter
+from gavelpy.runtime.shim.log_files import LogFile, LogWriter
 from gavelpy.runtime.wire import agent_pb2 as pb
 from tests.runtime.agent.conftest import Node
 from tests.runtime.agent.peer import Peer, order, until
 
-Leases = list[tuple[Path, int, int]]  # directory, lease, job
+Leases = list[LeaseLogs]
 
 
 @pytest.fixture
@@ -29,10 +32,10 @@ def leases(tmp_path: Path) -> Leases:
     return [_lease(tmp_path, 3, 7), _lease(tmp_path, 4, 8)]
 
 
-def _lease(parent: Path, lease: int, job: int) -> tuple[Path, int, int]:
+def _lease(parent: Path, lease: int, job: int) -> LeaseLogs:
     directory = parent / f"{lease:08d}"
     directory.mkdir()
-    return directory, lease, job
+    return LeaseLogs(directory, lease, job)
 
 
 def make_writer(
@@ -53,7 +56,7 @@ def _key_of(time_s: float) -> int:
 
 
 def page(leases: Leases, **query: object) -> LogPage:
-    return read_page(leases, LogPageQuery(**query))  # type: ignore[arg-type]  # fields of any type
+    return read_page(lambda: leases, LogPageQuery(**query))  # type: ignore[arg-type]  # fields of any type
 
 
 def pages(leases: Leases, **query: object) -> Iterator[LogPage]:
@@ -101,7 +104,7 @@ def test_reader_that_follows_a_rotating_log_misses_nothing(leases: Leases) -> No
     program = (
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from gavelpy.runtime.shim.log_files import LogWriter\n"
+        "from gavelpy.runtime.shim.log_files import LogFile, LogWriter\n"
         "writer = LogWriter(Path(sys.argv[1]), 0, is_error_stream=False, bytes_max=3000, files_max=1000)\n"
         "[writer.write(b'%d\\n%d\\n' % (n, n), time.time()) for n in range(10_000)]\n"
     )
@@ -113,9 +116,10 @@ def test_reader_that_follows_a_rotating_log_misses_nothing(leases: Leases) -> No
         nonlocal offset
         writing = await asyncio.create_subprocess_exec(sys.executable, "-c", program, str(leases[0][0]))
         while len(found) < 20_000:
-            got = await asyncio.to_thread(read_page, leases, LogPageQuery(job=7, offset=offset, lines_max=1_000))
-            found.extend(texts(got))
-            offset = got.next_offset
+            with suppress(OSError):  # the files were moved during each try
+                got = await asyncio.to_thread(page, leases, job=7, offset=offset, lines_max=1_000)
+                found.extend(texts(got))
+                offset = got.next_offset
         await writing.wait()
 
     asyncio.run(asyncio.wait_for(follow(), 60))
@@ -172,6 +176,46 @@ def test_link_or_fifo_in_place_of_a_log_is_not_read(leases: Leases, tmp_path: Pa
     os.mkfifo(leases[0][0] / "log" / "rank-1.out")
 
     assert texts(page(leases, job=7)) == []
+
+
+def test_logs_of_others_are_read_although_a_job_put_a_link_in_place_of_its_own(leases: Leases) -> None:
+    (leases[0].directory / "log").mkdir()
+    (leases[0].directory / "log" / "rank-0.out").symlink_to(leases[1].directory)
+    put(leases[1].directory, "mine\n")
+
+    assert texts(page(leases, jobs_allowed=frozenset({7, 8}))) == ["mine"]
+
+
+@pytest.mark.parametrize("moved_at_read", [1, 2])
+def test_lease_that_is_forgotten_while_its_log_is_read_is_read_in_its_new_place(
+    moved_at_read: int, leases: Leases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent moves the directory of a lease that ended when the scheduler knows of its end."""
+    (tmp_path / ENDED).mkdir()
+    put(leases[0].directory, "the last line\n")
+    (leases[0].directory / "assignment.json").write_text('{"lease": 3, "job": 7, "assignment": null}')
+    reads = itertools.count(1)
+
+    def log_files(directory: Path) -> object:
+        if next(reads) == moved_at_read:
+            directory.rename(tmp_path / ENDED / directory.name)
+        return list_log_files(directory)
+
+    list_log_files = log_reader.log_files
+    monkeypatch.setattr(log_reader, "log_files", log_files)
+
+    found = read_page(partial(logs_of_leases, leases, tmp_path / ENDED), LogPageQuery(job=7))
+
+    assert texts(found) == ["the last line"]
+
+
+def test_files_that_move_at_every_try_are_an_error(leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(leases[0].directory, "a line\n")
+    tries = itertools.count()
+    monkeypatch.setattr(log_reader, "log_files", lambda directory: (LogFile(0, False, next(tries), directory),))
+
+    with pytest.raises(OSError, match="moved"):
+        page(leases, job=7, rank=5)
 
 
 def test_pattern_that_backtracks_takes_linear_time(leases: Leases) -> None:

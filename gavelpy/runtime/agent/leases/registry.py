@@ -38,7 +38,15 @@ from gavelpy.runtime.agent.leases.reconcile import (
     extended,
 )
 from gavelpy.runtime.agent.leases.rendezvous_port import ReservedPort
-from gavelpy.runtime.agent.leases.retention import DAMAGED, ENDED, lease_directories, read_assignment, scrub
+from gavelpy.runtime.agent.leases.retention import (
+    DAMAGED,
+    ENDED,
+    LeaseLogs,
+    lease_directories,
+    logs_of_leases,
+    read_assignment,
+    scrub,
+)
 from gavelpy.runtime.lease_files import LeaseOutcome, LeaseTerms
 from gavelpy.runtime.shim import processes
 
@@ -67,13 +75,13 @@ class LeaseRegistry:
         """All leases that are not forgotten, by id."""
         return tuple(self._folders[lease] for lease in sorted(self._folders))
 
-    @property
-    def log_directories(self) -> tuple[tuple[Path, AssignmentRecord], ...]:
-        """Lease directories with logs, oldest lease first, including forgotten leases."""
-        ended = ((folder, read_assignment(folder)) for folder in lease_directories(self._state / ENDED))
-        old = [(folder, kept) for folder, kept in ended if kept is not None]
-        new = [(folder.directory, AssignmentRecord(folder.lease, folder.job, None)) for folder in self.folders]
-        return tuple(sorted([*old, *new], key=lambda entry: entry[1].lease))
+    def log_directories(self) -> Callable[[], list[LeaseLogs]]:
+        """A function that lists the leases with logs as they are when it is called; any thread may call it.
+
+        A lease that is forgotten meanwhile is listed where its directory is by then.
+        """
+        current = [LeaseLogs(folder.directory, folder.lease, folder.job) for folder in self.folders]
+        return partial(logs_of_leases, current, self._state / ENDED)
 
     def load(self, now_clock_s: float, *, has_booted_since: bool) -> None:
         """Loads the leases of an earlier agent; those with a living shim continue."""

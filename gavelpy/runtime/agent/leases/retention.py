@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -51,6 +51,26 @@ def read_assignment(directory: Path) -> AssignmentRecord | None:
     except (RemoteViolation, msgspec.DecodeError) as error:
         logger.warning("file of a lease ignored: %s", error)
         return None
+
+
+class LeaseLogs(NamedTuple):
+    """The directory with the logs of a lease of a job."""
+
+    directory: Path
+    lease: int
+    job: int
+
+
+def logs_of_leases(current: Sequence[LeaseLogs], ended: Path) -> list[LeaseLogs]:
+    """The current leases and those in the directory `ended`, oldest lease first. Blocks.
+
+    A lease that is forgotten moves to `ended`: what is missing in its place was moved before that directory is listed.
+    """
+    found = {one.lease: one for one in current if one.directory.is_dir()}
+    for directory in lease_directories(ended):
+        if (kept := read_assignment(directory)) is not None:
+            found[kept.lease] = LeaseLogs(directory, kept.lease, kept.job)
+    return [found[lease] for lease in sorted(found)]
 
 
 def scrub(directory: Path) -> None:
