@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from gavelpy.cli.job_sizes import EFFICIENCY_ALLOWED, GPUS_ALLOWED, RATES_ALLOWED, Sizes, gpus_in_file, size_fields
 from gavelpy.cli.times import BEGIN_ALLOWED, SPAN_ALLOWED, begin, span
 from gavelpy.errors import InvalidInput
 
@@ -33,7 +34,7 @@ NODES_ALLOWED = "names of nodes such as n1,n2, each once"
 
 _SOFTWARE = ("venv", "conda", "snapshot", "image")
 _NOTIFY = ("notify", "webhook", "mail")
-_NOT_SENT = frozenset({"array", *_SOFTWARE, *_NOTIFY})  # by themselves
+_NOT_SENT = frozenset({"array", "rates_by_size", *_SOFTWARE, *_NOTIFY})  # by themselves
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,10 @@ class JobTemplate:
     command: str
     steps_total: float = 0.0  # 0 = the program announces it
     name: str = ""
-    gpus: int = 1
+    gpus: int = 1  # that it requests
+    sizes: tuple[int, ...] = ()  # all numbers of GPUs on which it can run; empty = the requested one
+    rates_by_size: dict[int, dict[str, float]] = field(default_factory=dict)  # of the others
+    efficiency: dict[int, float] = field(default_factory=dict)  # of the others
     weight: float = 1.0
     job_type: str = ""
     rates_steps_per_s: dict[str, float] = field(default_factory=dict)
@@ -99,10 +103,11 @@ class JobTemplate:
         from gavelpy.runtime.wire import client_pb2, software_pb2
 
         values = {name: value for name, value in vars(self).items() if name not in _NOT_SENT}
+        by_size = {size: client_pb2.Rates(rates_steps_per_s=rates) for size, rates in self.rates_by_size.items()}
         snapshot = snapshots[self.working_directory] if self.snapshot else ""
         software = software_pb2.Software(venv=self.venv, conda=self.conda, snapshot=snapshot, image=self.image)
         notify = client_pb2.Notify(kinds=self.notify, webhook=self.webhook, mail=self.mail)
-        return client_pb2.JobDescription(**values, software=software, notify=notify)
+        return client_pb2.JobDescription(**values, rates_by_size=by_size, software=software, notify=notify)
 
     def _at(self, index: int) -> JobTemplate:
         def filled(text: str) -> str:
@@ -236,12 +241,21 @@ def secrets(texts: Sequence[str]) -> dict[str, str]:
 
 
 def rates(texts: Sequence[str]) -> dict[str, float]:
-    """`["v100:10", "k80:1"]`, commas allowed, as {"v100": 10.0, "k80": 1.0}."""
-    found = pairs("--rate", [part for text in texts for part in text.split(",")], ":")
+    """`["v100:10,k80:1", "v100@4:36"]` as {"v100": 10.0, "k80": 1.0, "v100@4": 36.0}."""
+    return _numbers("--rate", "v100:10,k80:1.5 or v100@4:36 (steps/s, here on 4 GPUs)", texts)
+
+
+def efficiency(texts: Sequence[str]) -> dict[str, float]:
+    """`["2:0.95,4:0.85"]` as {"2": 0.95, "4": 0.85}."""
+    return _numbers("--efficiency", "2:0.95,4:0.85 (GPUs:efficiency)", texts)
+
+
+def _numbers(option: str, example: str, texts: Sequence[str]) -> dict[str, float]:
+    found = pairs(option, [part.strip() for text in texts for part in text.split(",")], ":")
     try:
-        return {gpu_type: float(rate) for gpu_type, rate in found.items()}
+        return {name: float(number) for name, number in found.items()}
     except ValueError:
-        raise InvalidInput(f"--rate must look like v100:10,k80:1.5 (steps/s), got {','.join(texts)[:60]!r}") from None
+        raise InvalidInput(f"{option} must look like {example}, got {','.join(texts)[:60]!r}") from None
 
 
 def _described(path: Path, where: str, table: dict[str, Any]) -> JobTemplate:
@@ -258,6 +272,11 @@ def _described(path: Path, where: str, table: dict[str, Any]) -> JobTemplate:
             values[name] = read(value)
         except (TypeError, ValueError):
             raise InvalidInput(f"{where}.{name} must be {allowed}, got {value!r:.80}", file=str(path)) from None
+    try:
+        rates_given, curve = values.get("rates_steps_per_s", {}), values.get("efficiency", {})
+        values |= size_fields(values.get("gpus", Sizes(1)), rates_given, curve)
+    except InvalidInput as error:
+        raise InvalidInput(f"{where}: {error}", file=str(path)) from None
     here = path.absolute().parent
     directory = here / values.get("working_directory", ".")
     values |= {name: absolute(here, values[name]) for name in ("venv", "conda") if values.get(name)}
@@ -339,10 +358,11 @@ _FIELDS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "name": ("a string", _text),
     "command": ("a string or a list of strings", _command),
     "steps_total": ("a number above 0", _positive),
-    "gpus": ("a whole number", _whole),
+    "gpus": (GPUS_ALLOWED, gpus_in_file),
+    "efficiency": (EFFICIENCY_ALLOWED, _table(_number)),
     "weight": ("a number", _number),
     "job_type": ("a string", _text),
-    "rates_steps_per_s": ("a table of numbers by GPU type", _table(_number)),
+    "rates_steps_per_s": (RATES_ALLOWED, _table(_number)),
     "deadline_s": ("a number of seconds", _number),
     "entity": ("a string", _text),
     "working_directory": ("a string", _text),

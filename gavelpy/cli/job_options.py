@@ -17,6 +17,7 @@ import typer
 
 from gavelpy.cli import job_files as f
 from gavelpy.cli import options as o
+from gavelpy.cli.job_sizes import Sizes, gpus_option, size_fields
 from gavelpy.cli.times import begin, span
 from gavelpy.errors import InvalidInput
 
@@ -36,14 +37,34 @@ StepsOption = Annotated[
     ),
 ]
 GpusOption = Annotated[
-    int, typer.Option(metavar="N", parser=o.whole(1, o.GPUS_MAX), rich_help_panel=_JOB, help="Number of GPUs.")
+    Sizes,
+    typer.Option(
+        metavar="N|N,N|N..M",
+        parser=gpus_option,
+        rich_help_panel=_JOB,
+        help="Number of GPUs; or several on which the job can run, such as 1,2,4,8 or 1..8, the requested one first: "
+        "the scheduler chooses among them, and restarts the job from its checkpoint when it changes.",
+    ),
 ]
 JobTypeOption = Annotated[
     str, typer.Option(metavar="TYPE", rich_help_panel=_JOB, help="Job type in the throughput table.")
 ]
 RateOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="TYPE:X", rich_help_panel=_JOB, help="Steps/s by GPU type, e.g. v100:10,k80:1. Repeatable."),
+    typer.Option(
+        metavar="TYPE[@GPUS]:X",
+        rich_help_panel=_JOB,
+        help="Steps/s by GPU type, e.g. v100:10,k80:1; on 4 of several numbers of GPUs: v100@4:36. Repeatable.",
+    ),
+]
+EfficiencyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="GPUS:X",
+        rich_help_panel=_JOB,
+        help="Rate on several numbers of GPUs, as a part of that in proportion to the requested one, e.g. "
+        "2:0.95,4:0.85. Default: estimated by the scheduler. Repeatable.",
+    ),
 ]
 WeightOption = Annotated[
     float,
@@ -256,9 +277,10 @@ ReservationOption = Annotated[
 JOB_OPTIONS: Mapping[str, tuple[Any, Any]] = {  # type and default of each; Any: typer's types of all kinds
     "name": (NameOption, ""),
     "steps": (StepsOption, None),
-    "gpus": (GpusOption, 1),
+    "gpus": (GpusOption, "1"),
     "job_type": (JobTypeOption, ""),
     "rate": (RateOption, None),
+    "efficiency": (EfficiencyOption, None),
     "weight": (WeightOption, 1.0),
     "deadline": (DeadlineOption, 0.0),
     "entity": (EntityOption, ""),
@@ -327,7 +349,6 @@ def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a job template that options set, other than the command, its steps and its directory."""
     same = (
         "name",
-        "gpus",
         "weight",
         "job_type",
         "entity",
@@ -344,24 +365,28 @@ def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
         "cpus_per_gpu",
     )
     warning_s, signal = (0.0, 0) if values["warning"] is None else f.warning(values["warning"])
-    return {name: values[name] for name in same} | {
-        "rates_steps_per_s": f.rates(values["rate"] or []),
-        "deadline_s": values["deadline"],
-        "secrets": f.secrets(values["secret"] or []),
-        "environment": f.pairs("--env", values["environment"] or [], "="),
-        "checkpoint_every_s": values["checkpoint_every"],
-        "gpu_memory_gib": values["gpu_memory"],
-        "memory_gib_per_gpu": values["memory_per_gpu"],
-        "warning_s": warning_s,
-        "warning_signal": signal,
-        "notify": tuple(values["notify"].split(",")) if values["notify"] else (),
-        "venv": values["venv"] and f.absolute(Path.cwd(), values["venv"]),
-        "conda": values["conda"] and f.absolute(Path.cwd(), values["conda"]),
-        "time_s": 0.0 if values["time"] is None else span("--time", values["time"]),
-        "stall_s": 0.0 if values["stall"] is None else span("--stall", values["stall"]),
-        "gpu_types": () if values["constraint"] is None else f.gpu_types(values["constraint"]),
-        "nodes": () if values["nodes"] is None else f.nodes("--nodes", values["nodes"]),
-        "exclude": () if values["exclude"] is None else f.nodes("--exclude", values["exclude"]),
-        "after": tuple(values["after"] or ()),
-        "begin_at_s": 0.0 if values["begin"] is None else begin(values["begin"], time.time()),
-    }
+    rates, curve = f.rates(values["rate"] or []), f.efficiency(values["efficiency"] or [])
+    return (
+        {name: values[name] for name in same}
+        | size_fields(values["gpus"], rates, curve)
+        | {
+            "deadline_s": values["deadline"],
+            "secrets": f.secrets(values["secret"] or []),
+            "environment": f.pairs("--env", values["environment"] or [], "="),
+            "checkpoint_every_s": values["checkpoint_every"],
+            "gpu_memory_gib": values["gpu_memory"],
+            "memory_gib_per_gpu": values["memory_per_gpu"],
+            "warning_s": warning_s,
+            "warning_signal": signal,
+            "notify": tuple(values["notify"].split(",")) if values["notify"] else (),
+            "venv": values["venv"] and f.absolute(Path.cwd(), values["venv"]),
+            "conda": values["conda"] and f.absolute(Path.cwd(), values["conda"]),
+            "time_s": 0.0 if values["time"] is None else span("--time", values["time"]),
+            "stall_s": 0.0 if values["stall"] is None else span("--stall", values["stall"]),
+            "gpu_types": () if values["constraint"] is None else f.gpu_types(values["constraint"]),
+            "nodes": () if values["nodes"] is None else f.nodes("--nodes", values["nodes"]),
+            "exclude": () if values["exclude"] is None else f.nodes("--exclude", values["exclude"]),
+            "after": tuple(values["after"] or ()),
+            "begin_at_s": 0.0 if values["begin"] is None else begin(values["begin"], time.time()),
+        }
+    )

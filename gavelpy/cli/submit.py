@@ -85,6 +85,8 @@ def submit(
     Examples:
       gavel submit jobs.toml
       gavel submit --steps 10000 --job-type 'ResNet-18 (batch size 64)' -- python train.py --lr 0.1
+      gavel submit --gpus 1,2,4,8 --rate v100:10 --efficiency 2:0.95,4:0.9,8:0.8 -- python train.py
+      gavel submit --gpus 1..4 --rate v100:10,v100@2:19,v100@3:27,v100@4:34 -- python train.py
       gavel submit --name sweep --steps 500 --array 0-9 -- python train.py --seed {index}
       gavel submit --steps 10000 --image docker.io/pytorch/pytorch:2.5.1-cuda12.4-cudnn9-runtime -- python train.py
       gavel submit --steps 10000 --secret WANDB_API_KEY -- python train.py

@@ -98,6 +98,12 @@ def any_unknown(jobs: JobTable, row: int) -> bool:
     return bool(np.isnan(rates).any())
 
 
+def rate_at(jobs: JobTable, row: int, gpus: int, gpu_type: int) -> float:
+    """Steps/s of a job on this many GPUs of a type; 0 = unknown."""
+    rates = jobs.sizes[row].at(gpus) if row in jobs.sizes else jobs.rate[row]
+    return 0.0 if math.isnan(rates[gpu_type]) else float(rates[gpu_type])
+
+
 def requested(jobs: JobTable, rows: Ints) -> tuple[Ints, Floats]:
     """GPUs that these jobs request, (K,), and their rates there, (K, T)."""
     gpus, rate = jobs.gpus[rows], jobs.rate.take(rows, axis=0)

@@ -206,6 +206,16 @@ def refuse_needs(policy: Policy, specs: Iterable[JobSpec]) -> None:
         )
 
 
+def refuse_sizes(policy: Policy, specs: Iterable[JobSpec]) -> None:
+    """Raises InvalidInput if one of these jobs has several sizes and the policy does not use them."""
+    several = next((spec for spec in specs if spec.sizes), None)
+    if several is not None and ProblemInput.SIZES not in (uses_of(policy) or ()):
+        raise InvalidInput(
+            f"policy {policy.name!r} does not use sizes (`gavel policies`): gpus must be one number, "
+            f"got {', '.join(map(str, several.sizes))} for job {several.id!r}"
+        )
+
+
 def goal_of(policy: Policy | type[Policy]) -> Goal:
     """The goal that the policy declares, or "the objective"."""
     goal: Goal = getattr(policy, "optimises", Goal())

@@ -12,7 +12,7 @@ from gavelpy.mechanism.settings import Rules
 from gavelpy.model.arrays import Floats
 from gavelpy.model.job import JobSpec, Trace
 from gavelpy.model.throughput import ThroughputTable
-from gavelpy.policies.base import Policy, ProblemInput, uses_of
+from gavelpy.policies.base import Policy, refuse_sizes
 
 
 def check_sizes(jobs: Sequence[JobSpec], policy: Policy, rules: Rules, *, is_estimated: bool) -> None:
@@ -20,9 +20,8 @@ def check_sizes(jobs: Sequence[JobSpec], policy: Policy, rules: Rules, *, is_est
     several = next((job for job in jobs if job.sizes), None)
     if several is None:
         return
+    refuse_sizes(policy, [several])
     got = f"got {', '.join(map(str, several.sizes))} for job {several.id!r}"
-    if ProblemInput.SIZES not in (uses_of(policy) or ()):
-        raise InvalidInput(f"policy {policy.name!r} does not use sizes: gpus must be one number, {got}")
     if not rules.allows_sizes:
         raise InvalidInput(f"queues by GPU type and whole steps exclude sizes: gpus must be one number, {got}")
     if is_estimated:

@@ -81,8 +81,14 @@ def test_name_of_an_array_gets_the_index_where_it_does_not_say_where(tmp_path: P
         ("[[job]]\nsteps = 1", r"job\[0\]: unknown field .steps.; the fields are name, command, "),
         ("[[job]]\ncommand = 'a'\nsteps_total = '1'", r"job\[0\].steps_total must be a number above 0, got '1'"),
         ("[[job]]\ncommand = 'a'\nsteps_total = nan", r"job\[0\].steps_total must be a number above 0, got nan"),
-        ("[[job]]\ncommand = 'a'\nsteps_total = 1\ngpus = 1.5", r"job\[0\].gpus must be a whole number, got 1.5"),
-        ("[[job]]\ncommand = 'a'\nsteps_total = 1\ngpus = true", r"job\[0\].gpus must be a whole number, got True"),
+        (
+            "[[job]]\ncommand = 'a'\nsteps_total = 1\ngpus = 1.5",
+            r"job\[0\].gpus must be a whole number, or several such as .*, got 1.5",
+        ),
+        (
+            "[[job]]\ncommand = 'a'\nsteps_total = 1\ngpus = true",
+            r"job\[0\].gpus must be a whole number, or several such as .*, got True",
+        ),
         ("[[job]]\ncommand = []\nsteps_total = 1", r"job\[0\].command must be a string or a list of strings, got \[\]"),
         ("[[job]]\ncommand = 'a'\nsteps_total = 1\nenvironment = {A = 1}", r"environment must be a table of strings"),
         (

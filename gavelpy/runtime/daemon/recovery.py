@@ -244,7 +244,7 @@ def _configured(
             return in_force, [ConfigChanged(now)] if now != core.settings else []
         except InvalidInput as error:  # of a package that is no longer installed
             logger.error("the policy in force cannot be used; the configured one is", extra={"detail": str(error)})
-    choice.refuse_needs(core.jobs.specs[row] for row in core.jobs.needs)
+    choice.refuse_living(core.jobs)
     settings = configured_settings(config, choice)
     return choice, [choice.event, *([ConfigChanged(settings)] if settings != core.settings else [])]
 

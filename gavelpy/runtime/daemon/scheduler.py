@@ -296,7 +296,7 @@ class Scheduler:
         return ignored
 
     async def _change(self, choice: PolicyChoice, settings: MechanismSettings) -> None:
-        choice.refuse_needs(self.core.jobs.specs[row] for row in self.core.jobs.needs)
+        choice.refuse_living(self.core.jobs)
         events: list[Event] = [choice.event] if choice != self.choice else []
         if settings != self.core.settings:
             events.append(ConfigChanged(settings))

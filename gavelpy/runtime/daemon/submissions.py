@@ -101,7 +101,7 @@ class Submissions:
         check_known(specs, settings, owner)
         self._scheduler.config.limits.check_weights(specs)
         check_sizes(specs, settings)
-        self._scheduler.choice.refuse_needs(specs)
+        self._scheduler.choice.refuse(specs)
         limited = self._scheduler.config.jobs.limited
         specs = [limited(of_team(spec, settings, owner)) for spec in specs]
         self._names_under_way |= names
@@ -183,7 +183,9 @@ def digest_of(specs: Sequence[JobSpec]) -> str:
 
 
 def _digested(value: object) -> object:
-    """The value; software without fields that came later has the digest of the first ones."""
+    """The value; software without fields that came later has the digest of the first ones. Keys are texts."""
+    if isinstance(value, Mapping):
+        return {str(key): inner for key, inner in value.items()}
     if not isinstance(value, Software) or value.image:
         return value
     return _FirstSoftware(value.venv, value.conda, value.snapshot)

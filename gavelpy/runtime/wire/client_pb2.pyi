@@ -166,6 +166,47 @@ class JobDescription(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
+    class RatesBySizeEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        @_builtins.property
+        def value(self) -> Global___Rates: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: Global___Rates | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class EfficiencyEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
     class RatesStepsPerSEntry(_message.Message):
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -228,6 +269,9 @@ class JobDescription(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     STEPS_TOTAL_FIELD_NUMBER: _builtins.int
     GPUS_FIELD_NUMBER: _builtins.int
+    SIZES_FIELD_NUMBER: _builtins.int
+    RATES_BY_SIZE_FIELD_NUMBER: _builtins.int
+    EFFICIENCY_FIELD_NUMBER: _builtins.int
     WEIGHT_FIELD_NUMBER: _builtins.int
     JOB_TYPE_FIELD_NUMBER: _builtins.int
     RATES_STEPS_PER_S_FIELD_NUMBER: _builtins.int
@@ -267,7 +311,7 @@ class JobDescription(_message.Message):
     steps_total: _builtins.float
     """0 = its program announces it, or ends without"""
     gpus: _builtins.int
-    """0 = 1"""
+    """that it requests; 0 = 1"""
     weight: _builtins.float
     """0 = 1"""
     job_type: _builtins.str
@@ -311,6 +355,18 @@ class JobDescription(_message.Message):
     interactive: _builtins.bool
     """its command has a terminal, and ends when no client is attached"""
     @_builtins.property
+    def sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """all numbers of GPUs on which it can run, gpus among them; empty = on gpus only"""
+
+    @_builtins.property
+    def rates_by_size(self) -> _containers.MessageMap[_builtins.int, Global___Rates]:
+        """of sizes other than gpus; a size without them and efficiency is estimated"""
+
+    @_builtins.property
+    def efficiency(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]:
+        """of sizes other than gpus: rate there / (rate on gpus x size / gpus)"""
+
+    @_builtins.property
     def rates_steps_per_s(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     @_builtins.property
     def environment(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
@@ -344,6 +400,9 @@ class JobDescription(_message.Message):
         name: _builtins.str = ...,
         steps_total: _builtins.float = ...,
         gpus: _builtins.int = ...,
+        sizes: _abc.Iterable[_builtins.int] | None = ...,
+        rates_by_size: _abc.Mapping[_builtins.int, Global___Rates] | None = ...,
+        efficiency: _abc.Mapping[_builtins.int, _builtins.float] | None = ...,
         weight: _builtins.float = ...,
         job_type: _builtins.str = ...,
         rates_steps_per_s: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
@@ -381,11 +440,53 @@ class JobDescription(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["notify", b"notify", "software", b"software"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "array_limit", b"array_limit", "array_position", b"array_position", "array_size", b"array_size", "begin_at_s", b"begin_at_s", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "cpus_per_gpu", b"cpus_per_gpu", "deadline_s", b"deadline_s", "entity", b"entity", "environment", b"environment", "exclude", b"exclude", "gpu_memory_gib", b"gpu_memory_gib", "gpu_types", b"gpu_types", "gpus", b"gpus", "hold", b"hold", "interactive", b"interactive", "job_type", b"job_type", "memory_gib_per_gpu", b"memory_gib_per_gpu", "name", b"name", "no_preempt", b"no_preempt", "nodes", b"nodes", "notify", b"notify", "one_process_a_node", b"one_process_a_node", "preemptible", b"preemptible", "priority", b"priority", "rates_steps_per_s", b"rates_steps_per_s", "reservation", b"reservation", "secrets", b"secrets", "software", b"software", "stall_s", b"stall_s", "steps_total", b"steps_total", "time_s", b"time_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "weight", b"weight", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "array_limit", b"array_limit", "array_position", b"array_position", "array_size", b"array_size", "begin_at_s", b"begin_at_s", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "cpus_per_gpu", b"cpus_per_gpu", "deadline_s", b"deadline_s", "efficiency", b"efficiency", "entity", b"entity", "environment", b"environment", "exclude", b"exclude", "gpu_memory_gib", b"gpu_memory_gib", "gpu_types", b"gpu_types", "gpus", b"gpus", "hold", b"hold", "interactive", b"interactive", "job_type", b"job_type", "memory_gib_per_gpu", b"memory_gib_per_gpu", "name", b"name", "no_preempt", b"no_preempt", "nodes", b"nodes", "notify", b"notify", "one_process_a_node", b"one_process_a_node", "preemptible", b"preemptible", "priority", b"priority", "rates_by_size", b"rates_by_size", "rates_steps_per_s", b"rates_steps_per_s", "reservation", b"reservation", "secrets", b"secrets", "sizes", b"sizes", "software", b"software", "stall_s", b"stall_s", "steps_total", b"steps_total", "time_s", b"time_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "weight", b"weight", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___JobDescription: _TypeAlias = JobDescription  # noqa: Y015
+
+@_typing.final
+class Rates(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class RatesStepsPerSEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    RATES_STEPS_PER_S_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def rates_steps_per_s(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """of the whole job, by GPU type; 0 = it cannot run there"""
+
+    def __init__(
+        self,
+        *,
+        rates_steps_per_s: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rates_steps_per_s", b"rates_steps_per_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Rates: _TypeAlias = Rates  # noqa: Y015
 
 @_typing.final
 class Notify(_message.Message):
@@ -551,6 +652,7 @@ class Job(_message.Message):
     REASON_KIND_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     GPUS_FIELD_NUMBER: _builtins.int
+    SIZES_FIELD_NUMBER: _builtins.int
     GPU_TYPE_FIELD_NUMBER: _builtins.int
     NODE_IDS_FIELD_NUMBER: _builtins.int
     STEPS_DONE_FIELD_NUMBER: _builtins.int
@@ -600,6 +702,7 @@ class Job(_message.Message):
     reason: _builtins.str
     """and for people"""
     gpus: _builtins.int
+    """of its lease, else those that it requests"""
     gpu_type: _builtins.str
     """of its lease"""
     steps_done: _builtins.float
@@ -659,6 +762,10 @@ class Job(_message.Message):
     reservation: _builtins.str
     """it runs within this reservation only; empty = outside of all"""
     @_builtins.property
+    def sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """all numbers of GPUs on which it can run; empty = one"""
+
+    @_builtins.property
     def node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def after(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -686,6 +793,7 @@ class Job(_message.Message):
         reason_kind: _builtins.str = ...,
         reason: _builtins.str = ...,
         gpus: _builtins.int = ...,
+        sizes: _abc.Iterable[_builtins.int] | None = ...,
         gpu_type: _builtins.str = ...,
         node_ids: _abc.Iterable[_builtins.str] | None = ...,
         steps_done: _builtins.float = ...,
@@ -729,7 +837,7 @@ class Job(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "array_first", b"array_first", "array_limit", b"array_limit", "array_size", b"array_size", "begin_at_s", b"begin_at_s", "co_located_with", b"co_located_with", "detail", b"detail", "ended_at_s", b"ended_at_s", "entity", b"entity", "exclude", b"exclude", "failure", b"failure", "failure_class", b"failure_class", "failures", b"failures", "gpu_s", b"gpu_s", "gpu_type", b"gpu_type", "gpus", b"gpus", "held_by", b"held_by", "job", b"job", "job_type", b"job_type", "lease", b"lease", "name", b"name", "node_ids", b"node_ids", "nodes", b"nodes", "owed_s", b"owed_s", "owner", b"owner", "preemptible", b"preemptible", "preemptible_why", b"preemptible_why", "priority", b"priority", "priority_rank", b"priority_rank", "ran_s", b"ran_s", "rate_steps_per_s", b"rate_steps_per_s", "reason", b"reason", "reason_kind", b"reason_kind", "received_s", b"received_s", "reservation", b"reservation", "restarts", b"restarts", "share", b"share", "started_at_s", b"started_at_s", "state", b"state", "steps_done", b"steps_done", "steps_estimated", b"steps_estimated", "steps_saved", b"steps_saved", "steps_total", b"steps_total", "submitted_at_s", b"submitted_at_s", "total_open", b"total_open", "urgency", b"urgency", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "array_first", b"array_first", "array_limit", b"array_limit", "array_size", b"array_size", "begin_at_s", b"begin_at_s", "co_located_with", b"co_located_with", "detail", b"detail", "ended_at_s", b"ended_at_s", "entity", b"entity", "exclude", b"exclude", "failure", b"failure", "failure_class", b"failure_class", "failures", b"failures", "gpu_s", b"gpu_s", "gpu_type", b"gpu_type", "gpus", b"gpus", "held_by", b"held_by", "job", b"job", "job_type", b"job_type", "lease", b"lease", "name", b"name", "node_ids", b"node_ids", "nodes", b"nodes", "owed_s", b"owed_s", "owner", b"owner", "preemptible", b"preemptible", "preemptible_why", b"preemptible_why", "priority", b"priority", "priority_rank", b"priority_rank", "ran_s", b"ran_s", "rate_steps_per_s", b"rate_steps_per_s", "reason", b"reason", "reason_kind", b"reason_kind", "received_s", b"received_s", "reservation", b"reservation", "restarts", b"restarts", "share", b"share", "sizes", b"sizes", "started_at_s", b"started_at_s", "state", b"state", "steps_done", b"steps_done", "steps_estimated", b"steps_estimated", "steps_saved", b"steps_saved", "steps_total", b"steps_total", "submitted_at_s", b"submitted_at_s", "total_open", b"total_open", "urgency", b"urgency", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

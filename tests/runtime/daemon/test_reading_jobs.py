@@ -134,3 +134,43 @@ def test_no_secret_is_in_a_variable_that_nodes_set(software: Software) -> None:
     for variable in variables:
         with pytest.raises(InvalidInput, match=f"secrets must be keyed by .*, got '{variable}'"):
             read(make_description(secrets={variable: "A"}))
+
+
+SIZED = {"gpus": 2, "sizes": [4, 2, 1]}
+
+
+def test_rates_of_sizes_come_from_the_description_or_its_efficiency() -> None:
+    rates = {1: pb.Rates(rates_steps_per_s={"v100": 1.5})}
+
+    (job,) = read(make_description(**SIZED, rates_by_size=rates, efficiency={4: 0.75}))
+
+    assert (job.gpus, job.sizes) == (2, (1, 2, 4))
+    assert job.rates_by_size == {1: {"v100": 1.5}, 4: {"k80": 1.5, "v100": 3.0}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"sizes": [2, 4]}, r"sizes must be different numbers, 1 among them, got \[2, 4\]"),
+        ({"sizes": [1, 1]}, "sizes must be different numbers"),
+        ({"sizes": [1, 0]}, "sizes must be whole numbers in"),
+        ({"sizes": range(1, 66)}, "sizes must be at most 64 numbers of GPUs, got 65"),
+        ({"sizes": [1, 2], "interactive": True, "one_process_a_node": True}, "sizes must be empty for an interactive"),
+        ({"efficiency": {2: 0.9}}, "efficiency must be keyed by sizes other than 1, which are none, got 2"),
+        ({**SIZED, "rates_by_size": {2: pb.Rates()}}, r"rates_by_size must be keyed by sizes other than 2, .*got 2"),
+        (
+            {**SIZED, "rates_by_size": {4: pb.Rates(rates_steps_per_s={"v100": -1.0})}},
+            r"rates_by_size\[4\]\['v100'\] must be a number >= 0",
+        ),
+        ({**SIZED, "efficiency": {4: 0.0}}, r"efficiency\[4\] must be a number > 0"),
+        ({**SIZED, "efficiency": {4: 1e18}, "rates_steps_per_s": {"v100": 1e18}}, r"efficiency\[4\]"),
+        ({**SIZED, "efficiency": {4: 0.9}, "rates_steps_per_s": {}}, "efficiency must be given together with rates"),
+        (
+            {**SIZED, "efficiency": {4: 0.9}, "rates_by_size": {4: pb.Rates(rates_steps_per_s={"v100": 1.0})}},
+            "efficiency must be of sizes without rates_by_size, got 4",
+        ),
+    ],
+)
+def test_wrong_size_is_named(fields: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(InvalidInput, match=rf"^jobs\[0\]\.{complaint}"):
+        read(make_description(**fields))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gavelpy.errors import InvalidInput
 from gavelpy.mechanism.events import PolicyChanged
+from gavelpy.mechanism.jobs import JobTable
+from gavelpy.mechanism.lifecycle import LAST_ALIVE
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.job import JobSpec
 from gavelpy.model.problem import BlindView
-from gavelpy.policies.base import Policy, planned_over_rounds, policy_named, refuse_needs
+from gavelpy.policies.base import Policy, planned_over_rounds, policy_named, refuse_needs, refuse_sizes
 from gavelpy.policies.policy_file import is_in_file
 from gavelpy.simulator.settings import Costs
 
@@ -61,9 +63,16 @@ class PolicyChoice:
         """The choice after an event."""
         return replace(self, name=event.policy, parameters=event.parameters, blind=event.blind)
 
-    def refuse_needs(self, specs: Iterable[JobSpec]) -> None:
-        """Raises InvalidInput if one of these jobs declares CPU cores or memory and the policy does not count them."""
-        refuse_needs(self.policy, specs)
+    def refuse(self, specs: Sequence[JobSpec]) -> None:
+        """Raises InvalidInput if one of these jobs has what the policy does not count: sizes, CPU cores or memory."""
+        if any(spec.sizes or spec.cpus_per_gpu or spec.memory_gib_per_gpu for spec in specs):
+            refuse_needs(self.policy, specs)
+            refuse_sizes(self.policy, specs)
+
+    def refuse_living(self, jobs: JobTable) -> None:
+        """The same for all jobs that are not over."""
+        several = [row for row in jobs.sizes if jobs.state[row] <= LAST_ALIVE]
+        self.refuse([jobs.specs[row] for row in [*jobs.needs, *several]])
 
     @property
     def event(self) -> PolicyChanged:

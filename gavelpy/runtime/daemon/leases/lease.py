@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 
+from gavelpy.mechanism import sizes
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import FailureClass, LeaseStarted, Outcome
 from gavelpy.mechanism.failures import WORDS, time_left_s
@@ -218,8 +218,8 @@ def lease_of(core: SchedulerCore, number: int, job: int, gpus: Ints, until_s: fl
     lease.steps_saved = lease.steps_done = float(core.jobs.by_serial.steps_saved[job])
     if len(gpus):
         gpu_type = int(pool.type_of[gpus[0]])
-        rate = float(core.jobs.by_serial.rate[job, gpu_type])
-        lease.gpu_type, lease.rate_steps_per_s = pool.gpu_types[gpu_type], 0.0 if math.isnan(rate) else rate
+        lease.gpu_type = pool.gpu_types[gpu_type]
+        lease.rate_steps_per_s = sizes.rate_at(core.jobs, core.jobs.ids.row(job), len(gpus), gpu_type)
     return lease
 
 

@@ -187,7 +187,7 @@ class Explainer:
         check_known(specs, scheduler.core.settings, owner)
         check_reservations(specs, scheduler.core, owner)
         scheduler.config.limits.check_weights(specs)
-        scheduler.choice.refuse_needs(specs)
+        scheduler.choice.refuse(specs)
         first = scheduler.core.jobs.by_serial.count
         now_s, limited = time.time(), scheduler.config.jobs.limited
         tried = [

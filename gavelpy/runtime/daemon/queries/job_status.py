@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gavelpy.mechanism import eligibility, failures, non_preemptible, priority_classes
+from gavelpy.mechanism import eligibility, failures, non_preemptible, priority_classes, sizes
 from gavelpy.mechanism.events import FailureClass
 from gavelpy.mechanism.identities import GONE, JobGone
 from gavelpy.mechanism.jobs import OPEN
@@ -59,7 +59,8 @@ class JobStatus:
     state: PublicState
     reason_kind: str  # empty = not waiting
     reason: str
-    gpus: int
+    gpus: int  # of its lease, else those that it requests
+    sizes: Sequence[int]  # all numbers of GPUs on which it can run; empty = one
     gpu_type: str  # empty = no lease
     node_ids: Sequence[str]
     co_located_with: Sequence[int]  # the job that shares its GPUs, if one does
@@ -182,7 +183,8 @@ class JobStatuses:
             state=state,
             reason_kind=why.kind.value if why is not None else "",
             reason=words.of(job, row.row, why) + self._trouble_on(nodes) if why is not None else "",
-            gpus=spec.gpus,
+            gpus=int(jobs.gpus[row.row]) if row.lease >= 0 else spec.gpus,
+            sizes=spec.sizes,
             gpu_type=gpu_type,
             node_ids=nodes,
             co_located_with=self._co_located_with(row),
@@ -231,8 +233,7 @@ class JobStatuses:
         kind = int(jobs.lease_type[row])
         nodes = [str(pool.node_ids[node]) for node in dict.fromkeys(pool.node_of[jobs.gpus_held(row)].tolist())]
         measured = lease.rate_measured_steps_per_s if lease is not None else 0.0
-        expected = float(jobs.rate[row, kind])
-        return pool.gpu_types[kind], nodes, measured or (0.0 if math.isnan(expected) else expected)
+        return pool.gpu_types[kind], nodes, measured or sizes.rate_at(jobs, row, int(jobs.gpus[row]), kind)
 
     def _co_located_with(self, row: _Row) -> tuple[int, ...]:
         """The job that shares the GPUs of a job's lease; empty if none does."""

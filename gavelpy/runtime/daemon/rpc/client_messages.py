@@ -39,6 +39,8 @@ def description_message(spec: JobSpec) -> pb.JobDescription:
         name=spec.id,
         steps_total=0.0 if spec.open_ended else spec.steps_total,
         gpus=spec.gpus,
+        sizes=spec.sizes,
+        rates_by_size={size: pb.Rates(rates_steps_per_s=rates) for size, rates in spec.rates_by_size.items()},
         weight=spec.weight,
         job_type=spec.job_type,
         rates_steps_per_s=spec.rates_steps_per_s,

@@ -21,6 +21,7 @@ from gavelpy.model.job import (
     JobSpec,
     assumed_steps,
 )
+from gavelpy.model.job_sizes import SIZES_MAX, RatesBySize, rates_by_efficiency
 from gavelpy.model.notify import Notify
 from gavelpy.model.software import OF_SYSTEM, Software
 from gavelpy.runtime.daemon.job_history import NAMELESS
@@ -111,11 +112,14 @@ def _job_spec(field: str, job: client_pb2.JobDescription, owner: str) -> JobSpec
     """The job of a description without a name."""
     require(job.gpus <= GPUS_MAX, f"{field}.gpus", f"a whole number in [1, {GPUS_MAX}]", job.gpus)
     rates = _rates(f"{field}.rates_steps_per_s", job.rates_steps_per_s)
+    sizes = _sizes(field, job)
     return JobSpec(
         id=JobId(NAMELESS),
         steps_total=number(f"{field}.steps_total", job.steps_total) or assumed_steps(rates),
         open_ended=not job.steps_total,
         gpus=job.gpus or 1,
+        sizes=sizes,
+        rates_by_size=_rates_by_size(field, job, sizes, rates),
         weight=number(f"{field}.weight", job.weight or 1.0, above=True),
         job_type=text(f"{field}.job_type", job.job_type),
         rates_steps_per_s=rates,
@@ -160,6 +164,36 @@ def _rates(field: str, rates: Mapping[str, float]) -> dict[str, float]:
         if not 0 <= rate <= VALUE_MAX:
             number(f"{field}[{gpu_type!r}]", rate)
     return dict(sorted(rates.items()))
+
+
+def _sizes(field: str, job: client_pb2.JobDescription) -> tuple[int, ...]:
+    sizes, gpus, field = tuple(job.sizes), job.gpus or 1, f"{field}.sizes"
+    if sizes:
+        require(len(sizes) <= SIZES_MAX, field, f"at most {SIZES_MAX} numbers of GPUs", len(sizes))
+        require(all(1 <= size <= GPUS_MAX for size in sizes), field, f"whole numbers in [1, {GPUS_MAX}]", list(sizes))
+        require(
+            len(set(sizes)) == len(sizes) and gpus in sizes, field, f"different numbers, {gpus} among them", list(sizes)
+        )
+        require(not job.interactive, field, "empty for an interactive job", list(sizes))
+    return sizes
+
+
+def _rates_by_size(
+    field: str, job: client_pb2.JobDescription, sizes: Sequence[int], rates: Mapping[str, float]
+) -> RatesBySize:
+    gpus, found = job.gpus or 1, dict[int, Mapping[str, float]]()
+    others = f"keyed by sizes other than {gpus}, which are {[size for size in sizes if size != gpus] or 'none'}"
+    for size, given in job.rates_by_size.items():
+        require(size in sizes and size != gpus, f"{field}.rates_by_size", others, size)
+        found[size] = _rates(f"{field}.rates_by_size[{size}]", given.rates_steps_per_s)
+    for size, value in job.efficiency.items():
+        require(size in sizes and size != gpus, f"{field}.efficiency", others, size)
+        require(not found.get(size), f"{field}.efficiency", "of sizes without rates_by_size", size)
+        require(bool(rates), f"{field}.efficiency", "given together with rates_steps_per_s", dict(job.efficiency))
+        number(f"{field}.efficiency[{size}]", value, above=True)
+    for size, its_rates in rates_by_efficiency(gpus, rates, job.efficiency).items():
+        found[size] = _rates(f"{field}.efficiency[{size}]", its_rates)
+    return found
 
 
 def _gpu_types(field: str, job: client_pb2.JobDescription) -> tuple[str, ...]:

@@ -64,7 +64,7 @@ class WhatIf:
         choice, events = scheduler.choice, list[Event]()
         if wanted.policy or wanted.parameters:
             choice = choice.changed(wanted.policy, wanted.parameters)
-            choice.refuse_needs(scheduler.core.jobs.specs[row] for row in scheduler.core.jobs.needs)
+            choice.refuse_living(scheduler.core.jobs)
             settings = scheduler.config.for_policy(scheduler.core.settings, choice.policy)
             events += [choice.event, ConfigChanged(settings)]
         for gpu_type, count in wanted.gpus.items():
