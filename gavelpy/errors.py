@@ -3,8 +3,9 @@
     GavelError
     ├── InvalidInput        the caller: names field, value and what is allowed, and file and line if there are any
     │   ├── NotFound        a job or node that does not exist or belongs to another user
-    │   └── JournalCorrupt  the journal cannot be read to its end: names the place and the last good event
-    │       └── EventsLost  acknowledged events are missing from the journal, and the loss is not accepted yet
+    │   ├── JournalCorrupt  the journal cannot be read to its end: names the place and the last good event
+    │   │   └── EventsLost  acknowledged events are missing from the journal, and the loss is not accepted yet
+    │   └── JournalTooNew   a newer version of this package has written the journal; it is not damaged
     ├── JournalFailed       the journal's database failed or is unreachable; uncommitted events may be lost
     ├── JournalInUse        a live scheduler holds the journal; nothing was changed
     ├── LimitReached        a limit of the scheduler's configuration is reached
@@ -62,6 +63,10 @@ class JournalCorrupt(InvalidInput):
 
 class EventsLost(JournalCorrupt):
     """Events of a journal are lost; the message states which, what they may have contained, and what to do."""
+
+
+class JournalTooNew(InvalidInput):
+    """A newer version of this package has written something that this one cannot read: upgrade, and change nothing."""
 
 
 class JournalFailed(GavelError, RuntimeError):

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from gavelpy.errors import InvalidInput, JournalCorrupt
+from gavelpy.errors import InvalidInput, JournalCorrupt, JournalTooNew
 from gavelpy.mechanism.events import (
     AgentRejoined,
     AllocationFailed,
@@ -258,7 +258,7 @@ def encode(event: Event, now_s: float) -> bytes:
 
 
 def decode(record: bytes) -> tuple[float, Event]:
-    """(now_s, event) of one record; raises JournalCorrupt."""
+    """(now_s, event) of one record; raises JournalCorrupt, and JournalTooNew for one of a newer version."""
     try:
         raw = _DECODER.decode(record)
     except (msgspec.DecodeError, ValueError) as error:
@@ -266,8 +266,10 @@ def decode(record: bytes) -> tuple[float, Event]:
     if not (isinstance(raw, list) and len(raw) == 4 and isinstance(raw[1], str) and isinstance(raw[3], list)):
         raise JournalCorrupt("record must be [version, event, now_s, fields]")
     version, name, now_s, values = raw
-    if type(version) is not int or not OLDEST <= version <= NEWEST:
+    if type(version) is not int or version < OLDEST:
         raise JournalCorrupt(f"version must be in [{OLDEST}, {NEWEST}], got {version!r}")
+    if version > NEWEST:
+        raise JournalTooNew(f"version must be at most {NEWEST}, got {version}: a newer gavelpy has written it")
     kind, known = EVENT_NAMES.get(name), _FIELDS.get(name, [])
     if version > (newest := _LATER.get(name, VERSION)):
         raise JournalCorrupt(f"version must be at most {newest} of {name!r}, got {version!r}")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-from gavelpy.errors import InvalidInput, JournalCorrupt
+from gavelpy.errors import InvalidInput, JournalCorrupt, JournalTooNew
 from gavelpy.journal.codec import decode, encode
 from gavelpy.mechanism.events import Event
 
@@ -49,7 +49,7 @@ class JournalWriter:
 
 
 def read(path: Path) -> Iterator[tuple[float, Event]]:
-    """(now_s, event) in order; raises JournalCorrupt at the first torn or damaged record."""
+    """(now_s, event) in order; raises JournalCorrupt at the first damaged record, JournalTooNew at a newer one."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -72,6 +72,8 @@ def read(path: Path) -> Iterator[tuple[float, Event]]:
         except JournalCorrupt as error:
             text = f"journal is damaged at byte {position}, after {count} good events: {error}"
             raise JournalCorrupt(text, file=str(path)) from None
+        except JournalTooNew as error:
+            raise error.located(f"{path}: event {count + 1}") from None
         yield entry
         position, count = end, count + 1
 

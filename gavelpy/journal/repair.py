@@ -14,7 +14,7 @@ from __future__ import annotations
 import gc
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,8 +114,8 @@ def read(connection: Connection, marked: int = 0) -> JournalContent:
     """
     bad: list[BadRow] = []
     state, start = _newest_state(connection, bad)
-    with _no_collections():
-        chain = read_chain(rows_after(connection, start.sequence), start)
+    with _no_collections(), closing(rows_after(connection, start.sequence)) as rows:
+        chain = read_chain(rows, start)
     count = text(f"SELECT count(*), max(sequence) FROM {EVENTS.name} WHERE sequence > :end")
     after, seen = connection.execute(count, {"end": chain.end.sequence}).one()
     jobs = connection.execute(text(f"SELECT max(first_job + jobs) FROM {SUBMISSIONS.name}")).scalar()
@@ -144,7 +144,7 @@ def read(connection: Connection, marked: int = 0) -> JournalContent:
     )  # fmt: skip
 
 
-def rows_after(connection: Connection, after: int, limit: int = 0) -> Iterator[tuple[Any, ...]]:
+def rows_after(connection: Connection, after: int, limit: int = 0) -> Generator[tuple[Any, ...], None, None]:
     """Event rows in order, with the values that the database has."""
     tail = "WHERE sequence > :after ORDER BY sequence" + (" LIMIT :limit" if limit else "")
     return _rows(connection, EVENTS, tail, after=after, limit=limit)
@@ -387,7 +387,7 @@ def _move(connection: Connection, table: Table, where: str, why: str, key: dict[
     connection.execute(text(f"DELETE FROM {table.name} {where}"), key)
 
 
-def _rows(connection: Connection, table: Table, tail: str, **parameters: Any) -> Iterator[tuple[Any, ...]]:
+def _rows(connection: Connection, table: Table, tail: str, **parameters: Any) -> Generator[tuple[Any, ...], None, None]:
     """Rows with the driver's values: damaged ones may have any type."""
     options = {"stream_results": True, "yield_per": _BATCH}
     with connection.execute(text(_select(table, tail)), parameters, execution_options=options) as found:

@@ -34,7 +34,7 @@ from sqlalchemy import (
     text,
 )
 
-from gavelpy.errors import InvalidInput, JournalCorrupt
+from gavelpy.errors import InvalidInput, JournalCorrupt, JournalTooNew
 from gavelpy.journal.codec import decode, encode, journal_name
 from gavelpy.mechanism.events import Event
 
@@ -192,7 +192,7 @@ def event_rows(
 
 
 def entry_of(row: EventRow, before: Position) -> Entry:
-    """The event of a row that follows `before`; raises JournalCorrupt."""
+    """The event of a row that follows `before`; raises JournalCorrupt and JournalTooNew."""
     if row.sequence != before.sequence + 1:
         raise JournalCorrupt(f"event {before.sequence + 1} is missing")
     if not is_whole(row):
@@ -203,6 +203,8 @@ def entry_of(row: EventRow, before: Position) -> Entry:
         return row.sequence, *decode(row.record)
     except JournalCorrupt as error:
         raise JournalCorrupt(f"event {row.sequence} cannot be decoded: {error}") from None
+    except JournalTooNew as error:
+        raise JournalTooNew(f"event {row.sequence} of the journal: {error}") from None
 
 
 def _event_crc32(
@@ -335,13 +337,13 @@ def insertion(table: Table, paramstyle: str) -> str:
 
 
 def version_of(connection: Connection) -> int:
-    """The version of the layout; raises JournalCorrupt if it cannot be read, InvalidInput if it is too new."""
+    """The version of the layout; raises JournalCorrupt if it cannot be read, JournalTooNew if it is too new."""
     query = text(f"SELECT value FROM {META.name} WHERE name = :name")
     found = connection.execute(query, {"name": SCHEMA_VERSION}).scalar()
     if not isinstance(found, str) or not found.isascii() or not found.isdigit() or int(found) < 1:
         raise JournalCorrupt(f"journal's schema_version must be a number from 1 to {CURRENT}, got {found!r}")
     if int(found) > CURRENT:
-        raise InvalidInput(
+        raise JournalTooNew(
             f"journal's schema_version must be at most {CURRENT}, got {found}: a newer gavelpy has written it"
         )
     return int(found)

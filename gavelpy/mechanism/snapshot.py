@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gavelpy.errors import JournalCorrupt
+from gavelpy.errors import JournalCorrupt, JournalTooNew
 from gavelpy.mechanism import eligibility, failures, non_preemptible, priority_classes
 from gavelpy.mechanism.claims import CLAIM_FLOAT_COLUMNS, CLAIM_INT_COLUMNS, ClaimTable
 from gavelpy.mechanism.core import SchedulerCore
@@ -97,10 +97,12 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
 
 
 def restore(state: dict[str, Any]) -> SchedulerCore:
-    """The core of a snapshot. Raises JournalCorrupt if the version is not readable or the snapshot incomplete."""
+    """The core of a snapshot. Raises JournalTooNew if its version is, JournalCorrupt if it is not whole."""
     version = state.get("version")
-    if type(version) is not int or not OLDEST <= version <= SIZED:
+    if type(version) is not int or version < OLDEST:
         raise JournalCorrupt(f"snapshot version must be in [{OLDEST}, {SIZED}], got {version!r}")
+    if version > SIZED:
+        raise JournalTooNew(f"snapshot version must be at most {SIZED}, got {version}: a newer gavelpy has written it")
     try:
         state = _from_version_1(state) if version == 1 else state
         state = _from_version_2(state) if version <= 2 else state
