@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gavelpy.errors import InvalidInput
-from gavelpy.model.arrays import Floats, Ints, floats, ints, require
+from gavelpy.model.arrays import Bools, Floats, Ints, floats, ints, require
 from gavelpy.model.problem import AllocationProblem
 
 PAIRS_MAX = 40_000  # per problem
@@ -62,20 +62,23 @@ def with_gaining_pairs(
     """The problem plus the pairs that gain by co-location: on some type their relative rates sum to more than 1.
 
     On other types such a pair has rate 0, since its jobs do as much there by taking turns. Jobs with the same key,
-    GPUs, weight and entity are of one kind. If there are more than `pairs_max`, the best partners of each kind come
-    first.
+    GPUs, weight and entity that can use the same types are of one kind. If there are more than `pairs_max`, the best
+    partners of each kind come first.
     """
     T = len(problem.gpu_types)
     keys = ints("key", key, (problem.job_count,))
     kept = floats("slowdowns", slowdowns, (np.shape(slowdowns)[0], np.shape(slowdowns)[0], T))
+    alone = problem.rate_alone_steps_per_s
+    alike = (keys, problem.gpus_asked, problem.weight, problem.entity, problem.demand[:, 1:], alone > 0)
     _, first_of, kind = np.unique(
-        np.column_stack([keys, problem.gpus_asked, problem.weight, problem.entity, problem.demand[:, 1:]]),
+        np.column_stack(alike),
         axis=0,
         return_index=True,
         return_inverse=True,
     )
     jobs_of = [np.flatnonzero(kind == number) for number in range(len(first_of))]
-    of_kinds = _gaining(problem, keys[first_of], problem.gpus_asked[first_of], kept)
+    usable = (alone[first_of] > 0) & (problem.gpu_counts > 0)
+    of_kinds = _gaining(keys[first_of], problem.gpus_asked[first_of], usable, kept)
     members: list[Ints] = []
     left = pairs_max
     for one, other in of_kinds.tolist():
@@ -85,7 +88,6 @@ def with_gaining_pairs(
         members.append(rows)
         left -= len(rows)
     chosen = np.concatenate([*members, np.zeros((0, 2), dtype=np.int64)])
-    alone = problem.rate_alone_steps_per_s
     both = kept[keys[chosen[:, 0]], keys[chosen[:, 1]]], kept[keys[chosen[:, 1]], keys[chosen[:, 0]]]
     gains = (both[0] + both[1] > 1.0) & (both[0] > 0) & (both[1] > 0)
     gains &= (alone[chosen[:, 0]] > 0) & (alone[chosen[:, 1]] > 0)
@@ -94,11 +96,14 @@ def with_gaining_pairs(
     return _joined(problem, chosen[useful], rates[useful]) if useful.any() else problem
 
 
-def _gaining(problem: AllocationProblem, keys: Ints, gpus: Floats, kept: Floats) -> Ints:
-    """Pairs of kinds (P, 2) that gain on some type: first the best partner of each kind, then the second best."""
+def _gaining(keys: Ints, gpus: Floats, usable: Bools, kept: Floats) -> Ints:
+    """Pairs of kinds (P, 2) that gain on some type: first the best partner of each kind, then the second best.
+
+    `usable` (K, T): types with GPUs that each kind can use.
+    """
     sums = kept[np.ix_(keys, keys)] + kept[np.ix_(keys, keys)].transpose(1, 0, 2)
     fits = (kept > 0) & (kept.transpose(1, 0, 2) > 0)
-    there = fits[np.ix_(keys, keys)] & (problem.gpu_counts > 0)
+    there = fits[np.ix_(keys, keys)] & usable[:, None] & usable[None, :]
     gain = np.where(there, sums, 0.0).max(axis=2, initial=0.0)
     gain[gpus[:, None] != gpus[None, :]] = 0.0
     rank = np.empty_like(gain)

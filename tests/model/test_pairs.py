@@ -56,14 +56,23 @@ def test_of_many_pairs_the_best_company_of_each_kind_comes_first() -> None:
     assert pairs_of(problem) == [(0, 1), (1, 2)]
 
 
+def test_jobs_that_can_use_other_types_are_not_of_one_kind() -> None:
+    rates = [[4.0, 0.0], [4.0, 0.0], [0.0, 4.0], [0.0, 4.0]]
+    problem = AllocationProblem.of(["a", "b", "c", "d"], TYPES, [1, 1], rates)
+
+    assert pairs_of(with_gaining_pairs(problem, [0, 0, 0, 0], np.full((1, 1, 2), 0.9))) == [(2, 3), (0, 1)]
+
+
 @given(data=st.data(), jobs=st.integers(2, 7))
 def test_the_pairs_of_kinds_are_worth_as_much_as_all_pairs(data: st.DataObject, jobs: int) -> None:
     """Oracle: all pairs are allowed. The worst job's level is the same."""
     keys = data.draw(st.lists(st.integers(0, 2), min_size=jobs, max_size=jobs))
     parts = data.draw(st.lists(st.sampled_from([0.0, 0.4, 0.6, 0.9]), min_size=18, max_size=18))
     slowdowns = np.array(parts).reshape(3, 3, 2)
-    rates = [[3.0, 1.0], [2.0, 2.0], [1.0, 4.0]]
-    problem = AllocationProblem.of([f"j{n}" for n in range(jobs)], TYPES, [1, 1], [rates[key] for key in keys])
+    allowed = [(1, 1), (1, 0), (0, 1)]
+    uses = data.draw(st.lists(st.sampled_from(allowed), min_size=jobs, max_size=jobs))
+    rates = np.array([[3.0, 1.0], [2.0, 2.0], [1.0, 4.0]])[keys] * uses
+    problem = AllocationProblem.of([f"j{n}" for n in range(jobs)], TYPES, [1, 1], rates)
 
     some = MaxMinFairness().allocate(with_gaining_pairs(problem, keys, slowdowns))
     every = MaxMinFairness().allocate(with_every_pair(problem, keys, slowdowns))
