@@ -237,8 +237,10 @@ class Engine:
         if self.estimator is not None:
             named = zip(question.jobs.tolist(), question.job_types, question.gpus.tolist(), strict=True)
             keys = [key_of(serial, job_type, gpus) for serial, job_type, gpus in named]
-            self._keys.update(zip(question.jobs.tolist(), keys, strict=True))
-            rates = self.estimator.rates(keys, question.gpu_types, self.quantile)
+            several = question.several or (None,) * len(keys)
+            measured = zip(question.jobs.tolist(), keys, several, strict=True)  # jobs with several sizes as they run
+            self._keys.update({serial: key for serial, key, requested in measured if requested is None})
+            rates = self.estimator.rates_of_sizes(keys, several, question.gpu_types, self.quantile)
             return ThroughputEstimated(question.jobs, rates, _sizes_asked(question))
         rates = np.full((len(question.jobs), len(question.gpu_types)), np.nan)
         for row, key in enumerate(zip(question.job_types, question.gpus.tolist(), strict=True)):
@@ -309,8 +311,6 @@ class Engine:
         gpus = problem.gpus_asked[rows]
         left = np.divide(problem.steps_remaining[rows] * gpus, best, out=np.zeros(len(rows)), where=best > 0)
         is_open = (rate > 0) & problem.is_whole[rows]
-        if question.sizes is not None:  # a job with several sizes is measured as it runs
-            is_open &= ~np.isin(rows, question.sizes.rows)[:, None]
         jobs = Candidates(known.blocks, is_open, gpus, np.minimum(left, LEFT_MAX_S), allocation.shadow_prices)
         pairs = None
         if question.packing:
@@ -350,8 +350,8 @@ class Engine:
 
 
 def _sizes_asked(question: EstimateThroughput) -> Ints:
-    """The GPUs of each estimate, if some job needs several estimates."""
-    return question.gpus if len(np.unique(question.jobs)) < len(question.jobs) else NO_INTS
+    """The GPUs of each estimate, if some job has several sizes."""
+    return question.gpus if question.several else NO_INTS
 
 
 def _known(prices: Floats) -> Floats:

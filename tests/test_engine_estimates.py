@@ -8,7 +8,7 @@ import pytest
 from gavelpy.engine import KEYS_SPARE, Engine
 from gavelpy.estimator.online import ThroughputEstimator
 from gavelpy.estimator.rate_filter import Reading
-from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
+from gavelpy.mechanism.commands import EstimateThroughput, RequestedSize, SolveAllocation
 from gavelpy.mechanism.events import AllocationSolved
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.max_min_fairness import MaxMinFairness
@@ -93,3 +93,35 @@ def test_keys_are_forgotten_where_nothing_is_profiled_too() -> None:
     engine.solve(SolveAllocation(1, problem, np.array([0])))
 
     assert len(engine._keys) <= KEYS_SPARE + 1
+
+
+def requested_on_one(rates: dict[str, float], engine: Engine) -> tuple[np.ndarray, ...]:
+    """The answer about a job that requests 1 GPU at these rates, and runs on 2 as well."""
+    sized = (RequestedSize(1, rates),)
+    answer = engine.estimate(EstimateThroughput(np.array([7]), ("",), np.array([2]), TYPES, sized))
+    return answer.sizes, answer.rates_steps_per_s[0]
+
+
+def test_rate_of_another_size_is_in_proportion_to_the_claim() -> None:
+    gpus, slow = requested_on_one({TYPES[0]: 1.0, TYPES[1]: 4.0}, make_engine())
+    _, fast = requested_on_one({TYPES[0]: 100.0, TYPES[1]: 400.0}, make_engine())
+
+    assert gpus.tolist() == [2]
+    assert fast[:2] == pytest.approx(100.0 * slow[:2])
+    assert (1.0 < slow[0] < 2.5, slow[1] / slow[0]) == (True, pytest.approx(4.0, rel=0.3))
+
+
+def test_measured_rate_of_a_size_is_not_scaled_by_a_claim() -> None:
+    engine = make_engine()
+    assert engine.estimator is not None
+    for _ in range(5):
+        engine.estimator.observe(Reading("job 7 (no type)", 2, TYPES[0], 900.0, 60.0))
+
+    assert requested_on_one({TYPES[0]: 100.0}, engine)[1][0] == pytest.approx(15.0, rel=0.1)
+
+
+def test_job_with_several_sizes_is_not_probed() -> None:
+    engine = make_engine(profile_budget_s=600.0)
+    requested_on_one({TYPES[0]: 100.0}, engine)
+
+    assert 7 not in engine._keys

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -13,6 +13,7 @@ import numpy as np
 from gavelpy.model.arrays import Floats, Ints
 
 Key = tuple[str, int]  # (job type, GPUs)
+ClaimedSize = tuple[int, Mapping[str, float]]  # GPUs, and an owner's steps/s there by GPU type
 RATE_MAX_STEPS_PER_S = 1e9
 _BATCH = re.compile(r"(?P<family>.*?)\s*\(batch size (?P<batch>[1-9]\d{0,8})\)")
 

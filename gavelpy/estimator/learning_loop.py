@@ -44,6 +44,7 @@ class KnownJob:
     job_type: str
     gpus: int
     claims: Mapping[str, float] = field(default_factory=dict)  # steps/s by GPU type, from its owner
+    several: bool = False  # it can run on other numbers of GPUs, too
 
     @property
     def key(self) -> Key:
@@ -59,12 +60,16 @@ class KnownJobs:
     job_types: Sequence[str] = ()
     gpus: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # (K,)
     claims: Sequence[Mapping[str, float]] = ()
+    several: frozenset[int] = frozenset()  # serials of jobs with several sizes; they have one entry for each
 
     def __len__(self) -> int:
         return len(self.serials)
 
     def __iter__(self) -> Iterator[KnownJob]:
-        return map(KnownJob, self.serials.tolist(), self.job_types, self.gpus.tolist(), self.claims)
+        serials = self.serials.tolist()
+        return map(
+            KnownJob, serials, self.job_types, self.gpus.tolist(), self.claims, map(self.several.__contains__, serials)
+        )
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,7 @@ class RatesLearned:
 
     jobs: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # (K,)
     rates_steps_per_s: Floats = field(default_factory=lambda: np.zeros((0, 0)))  # (K, T)
+    gpus: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # (K,) on which they have these rates
     notes: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # for the owners of jobs, by serial
     remarks: tuple[Remark, ...] = ()
     co_located: frozenset[int] = frozenset()  # jobs whose co-located rate changed: publish theirs in any case
@@ -160,14 +166,14 @@ class Learner:
     def __init__(self, estimator: ThroughputEstimator, quantile: float = 0.5) -> None:
         self.estimator, self.quantile = estimator, quantile
         self._fitted_to = 0  # rates
-        self._guessed: set[int] = set()  # jobs with rates from this estimator
-        self._outvoted: set[int] = set()  # jobs with rates from their owner that measurements have replaced
+        self._guessed: set[tuple[int, int]] = set()  # jobs and GPUs with rates from this estimator alone
+        self._outvoted: set[tuple[int, int]] = set()  # with rates from owners that measurements have replaced
         self._teachers: dict[Key, bool] = {}  # keys of named types measured since the last answer; new when co-located?
         self._co_located: set[int] = set()  # jobs whose co-located rate has changed since the last answer with rates
         self._published: dict[tuple[Key, Key, str], float] = {}  # co-located rates, as last returned
 
-    def guessed(self, jobs: Iterable[int]) -> None:
-        """The estimator has returned rates for these jobs."""
+    def guessed(self, jobs: Iterable[tuple[int, int]]) -> None:
+        """The estimator has returned rates for these jobs on these numbers of GPUs, and owners have given none."""
         self._guessed.update(jobs)
 
     def learn(self, request: LearnRates) -> RatesLearned:
@@ -180,17 +186,19 @@ class Learner:
         if not jobs:
             return RatesLearned(remarks=tuple(remarks))
         self._absorb(jobs)
-        notes = {
-            job.serial: tuple(self.estimator.differences(*job.key, job.claims))
-            for job in jobs
-            if job.claims and self.estimator.is_measured(job.key)
-        }
-        self._outvoted |= {serial for serial, found in notes.items() if found}
-        updated = [job for job in jobs if self._is_updated(job)]
+        notes: dict[int, tuple[str, ...]] = {}
+        for job in jobs:
+            if job.claims and self.estimator.is_measured(job.key):
+                found = self._differences(job)
+                notes[job.serial] = (*notes.get(job.serial, ()), *found)
+                self._outvoted |= {(job.serial, job.gpus)} if found else set()
+        on_any = {job.serial for job in jobs if job.several and self.estimator.is_measured(job.key)}
+        updated = [job for job in jobs if self._is_updated(job, on_any)]
         serials = np.array([job.serial for job in updated], dtype=np.int64)
+        gpus = np.array([job.gpus for job in updated], dtype=np.int64)
         rates = self._rates(updated, request.gpu_types)
         co_located, self._co_located = frozenset(self._co_located), set()
-        return RatesLearned(serials, rates, notes, tuple(remarks), co_located)
+        return RatesLearned(serials, rates, gpus, notes, tuple(remarks), co_located)
 
     def table_to_fit(self) -> ThroughputTable | None:
         """The table, if it has grown by GROWN since the model was last fitted; pass the fitted model to `adopt`."""
@@ -213,7 +221,7 @@ class Learner:
             is_known = self.estimator.is_measured(job.key)
             claimed = [] if is_known else self.estimator.claim(*job.key, job.claims)
             verdict = self.estimator.observe(measured.reading)
-            if job.job_type:
+            if job.job_type or job.several:  # a rate on one number of GPUs improves those on others
                 self._teachers.setdefault(job.key, False)
             return [*claimed, verdict]
         verdict = self.estimator.observe_colocated(measured.reading, partner.key)
@@ -243,14 +251,20 @@ class Learner:
         if absorbed := [*known, *[key for key in news if key not in self.estimator.table][:room]]:
             self.estimator.absorb(absorbed)
         self.estimator.keep({job.key for job in jobs})
-        living = {job.serial for job in jobs}
+        living = {(job.serial, job.gpus) for job in jobs}
         self._guessed &= living
         self._outvoted &= living
 
-    def _is_updated(self, job: KnownJob) -> bool:
+    def _differences(self, job: KnownJob) -> list[str]:
+        where = f" ({job.gpus} GPUs)" if job.several else ""
+        return [f"{text}{where}" for text in self.estimator.differences(*job.key, job.claims)]
+
+    def _is_updated(self, job: KnownJob, on_any: set[int]) -> bool:
+        """Whether the estimator's rates replace those of a job. `on_any`: jobs measured on any of several sizes."""
         if job.claims:
-            return job.serial in self._outvoted
-        return job.serial in self._guessed or self.estimator.is_measured(job.key)
+            return (job.serial, job.gpus) in self._outvoted
+        is_known = job.serial in on_any or self.estimator.is_measured(job.key)
+        return is_known or (job.serial, job.gpus) in self._guessed
 
     def _rates(self, jobs: Sequence[KnownJob], gpu_types: tuple[str, ...]) -> Floats:
         """Rates of these jobs, (K, T); if the owner has given rates, only for their GPU types."""

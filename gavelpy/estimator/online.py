@@ -17,7 +17,7 @@ import numpy as np
 from gavelpy.estimator.completion import Completion, Estimates, EstimatorModel, aligned
 from gavelpy.estimator.gaussian import UNKNOWN_VARIANCE, Blocks, updated, with_claims
 from gavelpy.estimator.interference import ColocatedReadings
-from gavelpy.estimator.kinds import RATE_MAX_STEPS_PER_S, Key
+from gavelpy.estimator.kinds import RATE_MAX_STEPS_PER_S, ClaimedSize, Key
 from gavelpy.estimator.pairs import Alone, Slowdowns, slowdown_quantile
 from gavelpy.estimator.rate_filter import RateFilter, Reading, Verdict
 from gavelpy.model.arrays import Floats
@@ -198,6 +198,18 @@ class ThroughputEstimator:
             [bool(entry.filters or entry.idle_s) for entry in map(self._entries.__getitem__, keys)], dtype=np.bool_
         )
         return np.where(np.isnan(known) | is_reported[:, None], found, known)
+
+    def rates_of_sizes(
+        self, keys: Sequence[Key], claimed: Sequence[ClaimedSize | None], gpu_types: Sequence[str], quantile: float
+    ) -> Floats:
+        """As `rates`; unmeasured ones in proportion to a claim for the same job on another number of GPUs."""
+        found = self.rates(keys, gpu_types, quantile)
+        for k, (key, claim) in enumerate(zip(keys, claimed, strict=True)):
+            if claim is not None and claim[1] and key not in self.table and not self.is_measured(key):
+                base = self.rates([(key[0], claim[0])], gpu_types, quantile)[0]
+                rates = np.array([claim[1].get(name, 0.0) for name in gpu_types])
+                found[k] *= np.divide(rates, base, out=np.ones_like(base), where=base > 0)
+        return found
 
     def pairs(self, keys: Sequence[Key], gpu_types: Sequence[str], quantile: float = 0.5) -> Floats:
         """Slowdown of each key with each partner, (N, N, T), as a share of its rate alone; 0 = likely do not fit."""

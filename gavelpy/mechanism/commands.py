@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -69,14 +71,25 @@ class SolveAllocation:
     limits: TeamLimits | None = None  # of the teams of its jobs
 
 
+class RequestedSize(NamedTuple):
+    """What a job with several sizes requested, and its owner's rates there by GPU type (empty = none)."""
+
+    gpus: int
+    rates_steps_per_s: Mapping[str, float]
+
+
 @dataclass(frozen=True, eq=False)
 class EstimateThroughput:
-    """Estimate rates of jobs that were submitted without any; reply with ThroughputEstimated."""
+    """Estimate rates of jobs that were submitted without any; reply with ThroughputEstimated.
+
+    A job with several sizes has an entry for each size without rates. The reply names the sizes if there is such a job.
+    """
 
     jobs: Ints  # (K,)
     job_types: tuple[str, ...]
     gpus: Ints  # (K,)
     gpu_types: tuple[str, ...]
+    several: tuple[RequestedSize | None, ...] = ()  # (K,) of jobs with several sizes; empty = of none
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ import numpy as np
 from gavelpy.mechanism import node_resources, priority_classes, sizes, team_plan
 from gavelpy.mechanism import problem_columns as numpy_steps
 from gavelpy.mechanism.claims import ALONE, ClaimKeys
-from gavelpy.mechanism.commands import ClusterPart, EstimateThroughput, SizesOfJobs, SolveAllocation
+from gavelpy.mechanism.commands import ClusterPart, EstimateThroughput, RequestedSize, SizesOfJobs, SolveAllocation
 from gavelpy.mechanism.domains import can_run, max_gang
 from gavelpy.mechanism.events import NO_INTS, AllocationSolved, ThroughputEstimated
 from gavelpy.mechanism.gpu_memory import memory_of
@@ -213,11 +213,10 @@ class ThroughputRequest:
         """Opens a request for all jobs that wait for one. `apply` ignores answers for jobs that are over by then."""
         rows = np.unique(np.array(self.wanted, dtype=np.int64))
         self.wanted = []
-        wanted = [(row, size) for row in rows.tolist() for size in _unknown_sizes(jobs, row)]
-        job_types = tuple(jobs.specs[row].job_type for row, _ in wanted)
-        found, gpus = np.array(wanted, dtype=np.int64).reshape(-1, 2).T
-        self.asked = np.unique(found)
-        return EstimateThroughput(found, job_types, gpus, pool.gpu_types)
+        wanted = [(row, size) for row in rows.tolist() for size in sizes.unknown(jobs, row)]
+        question = estimate_of(jobs, np.array(wanted, dtype=np.int64).reshape(-1, 2), pool)
+        self.asked = np.unique(question.jobs)
+        return question
 
     def apply(self, answer: ThroughputEstimated, jobs: JobTable) -> bool:
         """Stores the estimated rates; returns whether any active job got one."""
@@ -239,12 +238,14 @@ class ThroughputRequest:
         return is_any
 
 
-def _unknown_sizes(jobs: JobTable, row: int) -> list[int]:
-    """The sizes of a job that need estimates, the requested one last."""
-    if row not in jobs.sizes:
-        return [int(jobs.gpus[row])]
-    own, requested = jobs.sizes[row], jobs.specs[row].gpus
-    return sorted(own.gpus[np.isnan(own.rate).any(axis=1)].tolist(), key=lambda size: size == requested)
+def estimate_of(jobs: JobTable, wanted: Ints, pool: GpuPool) -> EstimateThroughput:
+    """The request for these rows of jobs and numbers of GPUs, (K, 2)."""
+    rows, gpus = wanted.T
+    specs = [jobs.specs[row] for row in rows.tolist()]
+    several = tuple(RequestedSize(spec.gpus, spec.rates_steps_per_s) if spec.sizes else None for spec in specs)
+    is_any = any(each is not None for each in several)
+    types = tuple(spec.job_type for spec in specs)
+    return EstimateThroughput(rows, types, gpus, pool.gpu_types, several if is_any else ())
 
 
 class JobNames:

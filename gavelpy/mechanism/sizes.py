@@ -49,8 +49,7 @@ class JobSizes(NamedTuple):
 
 def sizes_of(spec: JobSpec, gpu_types: tuple[str, ...]) -> JobSizes:
     """The sizes of a job as it was submitted."""
-    known = {**spec.rates_by_size, spec.gpus: spec.rates_steps_per_s}
-    rate = [[_rate(known.get(size, {}), spec, gpu_type) for gpu_type in gpu_types] for size in spec.sizes]
+    rate = [[_rate(spec.rates_on(size), spec, gpu_type) for gpu_type in gpu_types] for size in spec.sizes]
     return JobSizes(np.array(spec.sizes, dtype=np.int64), np.array(rate, dtype=np.float64).reshape(len(rate), -1))
 
 
@@ -98,6 +97,30 @@ def any_unknown(jobs: JobTable, row: int) -> bool:
     return bool(np.isnan(rates).any())
 
 
+def unknown(jobs: JobTable, row: int) -> list[int]:
+    """The sizes of a job that need estimates, the requested one last; of a job with one size, that size."""
+    if row not in jobs.sizes:
+        return [int(jobs.gpus[row])]
+    own, requested = jobs.sizes[row], jobs.specs[row].gpus
+    return sorted(own.gpus[np.isnan(own.rate).any(axis=1)].tolist(), key=lambda size: size == requested)
+
+
+def every(jobs: JobTable, rows: Ints) -> tuple[Ints, Ints]:
+    """Each of these jobs, (K,), with each of its sizes: positions in `rows`, and GPUs, (S,)."""
+    if not len(several(jobs, rows)):
+        return np.arange(len(rows)), jobs.gpus[rows]
+    own = [jobs.sizes[row].gpus if row in jobs.sizes else jobs.gpus[[row]] for row in rows.tolist()]
+    return np.repeat(np.arange(len(rows)), [len(gpus) for gpus in own]), np.concatenate(own)
+
+
+def rates_at(jobs: JobTable, rows: Ints, gpus: Ints) -> Floats:
+    """Steps/s of these jobs on this many GPUs of each type, (K, T); NaN = unknown. Others than sizes do not count."""
+    rate = jobs.rate.take(rows, axis=0)
+    for k in several(jobs, rows).tolist():
+        rate[k] = jobs.sizes[int(rows[k])].at(int(gpus[k]))
+    return rate
+
+
 def rate_at(jobs: JobTable, row: int, gpus: int, gpu_type: int) -> float:
     """Steps/s of a job on this many GPUs of a type; 0 = unknown."""
     rates = jobs.sizes[row].at(gpus) if row in jobs.sizes else jobs.rate[row]
@@ -106,12 +129,10 @@ def rate_at(jobs: JobTable, row: int, gpus: int, gpu_type: int) -> float:
 
 def requested(jobs: JobTable, rows: Ints) -> tuple[Ints, Floats]:
     """GPUs that these jobs request, (K,), and their rates there, (K, T)."""
-    gpus, rate = jobs.gpus[rows], jobs.rate.take(rows, axis=0)
+    gpus = jobs.gpus[rows]
     for k in several(jobs, rows).tolist():
-        row = int(rows[k])
-        gpus[k] = jobs.specs[row].gpus
-        rate[k] = jobs.sizes[row].at(int(gpus[k]))
-    return gpus, rate
+        gpus[k] = jobs.specs[int(rows[k])].gpus
+    return gpus, rates_at(jobs, rows, gpus)
 
 
 def several(jobs: JobTable, rows: Ints) -> Ints:

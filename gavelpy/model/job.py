@@ -112,6 +112,10 @@ class JobSpec:
         self._check_owner()
         self._check_how_it_runs()
 
+    def rates_on(self, gpus: int) -> Mapping[str, float]:
+        """Its owner's rates on this many GPUs, by GPU type; empty = none."""
+        return self.rates_steps_per_s if gpus == self.gpus else self.rates_by_size.get(gpus, {})
+
     def _check_id(self) -> None:
         if not self.id or _NOT_IN_IDS.search(self.id):
             raise InvalidInput(f"id must be a non-empty name without commas, tabs or line breaks, got {self.id!r}")

@@ -76,7 +76,7 @@ class Estimation:
         known = KnownJob(row, job.job_type, job.gpus)
         self._jobs.append(known)
         self.reasons += [v.reason for v in self.estimator.claim(*known.key, self.claims.get(job.id, {})) if v.reason]
-        self.learner.guessed([row])
+        self.learner.guessed([(row, job.gpus)])
         return replace(job, rates_steps_per_s={})
 
     def learned(self, core: SchedulerCore, agents: VirtualCluster, now_s: float) -> ThroughputEstimated | None:

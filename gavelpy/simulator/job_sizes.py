@@ -38,7 +38,7 @@ def true_rates_by_size(
     found: dict[int, dict[int, Floats]] = {}
     for row, job in enumerate(jobs):
         for size in job.sizes:
-            rates = job.rates_steps_per_s if size == job.gpus else job.rates_by_size.get(size, {})
+            rates = job.rates_on(size)
             if not rates and table is not None:
                 rates = table.rates(job.job_type, size)
             found.setdefault(row, {})[size] = np.array([rates.get(name, 0.0) for name in gpu_types])

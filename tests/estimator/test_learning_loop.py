@@ -44,7 +44,7 @@ def test_a_job_that_this_process_has_seen_nothing_of_keeps_its_rates() -> None:
     learner = make_learner()
 
     before = learn(learner, stranger)
-    learner.guessed([0])
+    learner.guessed([(0, 1)])
     after = learn(learner, stranger)
 
     assert (before.jobs.tolist(), after.jobs.tolist()) == ([], [0])
@@ -112,7 +112,7 @@ def test_rates_are_published_that_differ_by_more_than_three_per_cent(rate: float
 
 def test_a_co_located_rate_that_changed_is_published_with_the_rates_of_both_jobs() -> None:
     learner, one, two = make_learner(), KnownJob(0, "resnet", 1), KnownJob(1, "lstm", 1)
-    learner.guessed([0, 1])
+    learner.guessed([(0, 1), (1, 1)])
 
     learner.learn(LearnRates((MeasuredJob(one, "v100", 5.0, 60.0, partner=two),), (), TYPES))
     first, second = (learner.learn(LearnRates((), (one, two), TYPES)) for _ in range(2))
@@ -129,3 +129,29 @@ def test_a_measurement_that_the_table_has_already_is_not_added_again() -> None:
     learn(learner, job, runs=job, rate=40.4)
 
     assert learner.estimator.table is before
+
+
+def sized(gpus: int, claims: dict[str, float] | None = None) -> KnownJob:
+    return KnownJob(3, "", gpus, claims or {}, several=True)
+
+
+def test_reading_on_one_size_replaces_the_estimates_of_the_others() -> None:
+    learner, both = make_learner(), (sized(1, {"v100": 40.0}), sized(2))
+    before = learn(learner, *both)
+
+    answer = learn(learner, *both, runs=both[0])
+
+    assert before.jobs.tolist() == []
+    assert (answer.jobs.tolist(), answer.gpus.tolist()) == ([3], [2])
+    assert 30.0 < answer.rates_steps_per_s[0, 0] < 100.0
+
+
+def test_measured_size_outvotes_the_claim_on_that_size_only() -> None:
+    learner, both = make_learner(), (sized(1, {"v100": 40.0}), sized(2, {"v100": 70.0}))
+
+    answer = learn(learner, *both, runs=both[1], rate=20.0)
+
+    assert (answer.jobs.tolist(), answer.gpus.tolist()) == ([3], [2])
+    assert answer.rates_steps_per_s[0, 0] == pytest.approx(20.0, rel=0.1)
+    assert answer.notes[3][0].startswith("claimed 70 steps/s on v100; measured 20")
+    assert answer.notes[3][0].endswith("(2 GPUs)")

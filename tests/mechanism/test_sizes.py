@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gavelpy.engine import Engine
 from gavelpy.errors import InvalidInput
 from gavelpy.journal.codec import decode, decode_state, encode, encode_state
-from gavelpy.mechanism.commands import EstimateThroughput
+from gavelpy.mechanism.commands import EstimateThroughput, RequestedSize
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import AllocationSolved, ConfigChanged, JobSubmitted, ThroughputEstimated
 from gavelpy.mechanism.original_gavel import OriginalRules
@@ -15,6 +16,8 @@ from gavelpy.mechanism.reasons import reasons
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.snapshot import restore, snapshot
 from gavelpy.model.job import JobSpec
+from gavelpy.policies.max_min_fairness import MaxMinFairness
+from tests.estimator.tables import make_table
 from tests.mechanism.builders import make_core, make_spec, plans, questions, start, tell, wake
 
 SIZES = {"sizes": (1, 2, 4), "rates_by_size": {2: {"v100": 18.0}, 4: {"v100": 30.0}}}
@@ -93,6 +96,17 @@ def test_unknown_rates_are_asked_for_by_size_and_stored_by_size() -> None:
     assert (request.jobs.tolist(), request.gpus.tolist()) == ([0], [2])
     assert core.jobs.sizes[0].rate.tolist() == [[10.0], [17.0]]
     assert core.jobs.unmeasured.tolist() == []
+
+
+def test_table_answers_for_the_size_without_rates_only() -> None:
+    core = make_core(make_spec("a", sizes=(1, 2), job_type="lm"), servers=[("v100", 2)])
+    (request,) = [command for command in wake(core) if isinstance(command, EstimateThroughput)]
+    table = make_table({("lm", 1): {"v100": 3.0}, ("lm", 2): {"v100": 17.0}}, ("v100",))
+
+    tell(core, Engine(MaxMinFairness(), throughputs=table).estimate(request))
+
+    assert request.several == (RequestedSize(1, {"v100": 10.0}),)
+    assert core.jobs.sizes[0].rate.tolist() == [[10.0], [17.0]]
 
 
 def test_a_snapshot_restores_sizes_with_their_rates() -> None:

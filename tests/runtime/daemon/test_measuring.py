@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gavelpy.estimator.learning_loop import KnownJob, MeasuredJob, RatesLearned
+from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import JobCancelled, ThroughputEstimated
 from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon.config_sections import ThroughputSettings
@@ -157,3 +158,42 @@ def held_by(job: int, number: int) -> Lease:
     lease = Lease(number, job, np.array([0]), [part], 1000.0, 1)
     lease.gpu_type, lease.is_started, lease.steps_done = "v100", True, 100.0
     return lease
+
+
+def sized_core() -> SchedulerCore:
+    sizes = {"sizes": (1, 2), "rates_by_size": {2: {"v100": 18.0}}}
+    return make_core(make_spec("a", rates={"v100": 10.0}, **sizes), make_spec("b"), servers=(("v100", 2),))
+
+
+def test_each_size_of_a_job_is_known_with_its_claims() -> None:
+    question = Measuring(sized_core(), ThroughputSettings()).look({}, 0.0)
+
+    assert question is not None
+    assert list(question.jobs) == [
+        KnownJob(0, "", 1, {"v100": 10.0}, several=True),
+        KnownJob(0, "", 2, {"v100": 18.0}, several=True),
+        KnownJob(1, "", 1, {"v100": 10.0}),
+    ]
+
+
+def test_a_reading_is_of_the_size_of_its_lease() -> None:
+    measuring, lease = Measuring(sized_core(), ThroughputSettings(warm_up_s=0.0)), make_lease()
+    lease.gpus = np.array([0, 1])
+    looked(measuring, lease, 100.0)
+    lease.steps_done += 40.0
+
+    (reading,) = looked(measuring, lease, 120.0)
+
+    assert (reading.job.gpus, dict(reading.job.claims)) == (2, {"v100": 18.0})
+
+
+@pytest.mark.parametrize(("rate", "known"), [(18.2, [[10.0], [18.0]]), (9.0, [[10.0], [9.0]])])
+def test_rate_of_a_size_replaces_that_of_this_size(rate: float, known: list[list[float]]) -> None:
+    core = sized_core()
+    answer = RatesLearned(np.array([0]), np.array([[rate]]), np.array([2]))
+
+    event = Measuring(core, ThroughputSettings()).learned(answer, 0.1)
+    if event is not None:
+        tell(core, event)
+
+    assert core.jobs.sizes[0].rate.tolist() == known

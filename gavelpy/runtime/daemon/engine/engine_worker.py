@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import compress
+from operator import not_
 
 from gavelpy.engine import Engine
 from gavelpy.estimator.isolated import IsolatedModel
@@ -47,7 +49,9 @@ def answer(
         case EstimateThroughput():
             found = engine.estimate(question)
             if learner is not None:
-                learner.guessed(question.jobs.tolist())
+                entries = zip(question.jobs.tolist(), question.gpus.tolist(), strict=True)
+                claimed = [each is not None and bool(each.rates_steps_per_s) for each in question.several]
+                learner.guessed(compress(entries, map(not_, claimed)) if claimed else entries)
         case LearnRates():
             assert learner is not None, "LearnRates requires an estimator"
             if loaded.fit is not None:

@@ -21,8 +21,9 @@ from gavelpy.estimator.learning_loop import (
     MeasuredJob,
     RatesLearned,
 )
+from gavelpy.mechanism import sizes
 from gavelpy.mechanism.core import SchedulerCore
-from gavelpy.mechanism.events import ThroughputEstimated
+from gavelpy.mechanism.events import NO_INTS, ThroughputEstimated
 from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.runtime.daemon.config_sections import ThroughputSettings
 from gavelpy.runtime.daemon.leases.lease import Lease, is_by_time, partner_of
@@ -86,12 +87,13 @@ class Measuring:
         known = {job: notes for job, notes in (self.notes | dict(answer.notes)).items() if ids.row(job) >= 0}
         self.notes = {job: notes for job, notes in known.items() if state[job] <= ALIVE[-1]}
         rates = answer.rates_steps_per_s
-        before = self.core.jobs.by_serial.rate[answer.jobs, : rates.shape[1]]
+        before = sizes.rates_at(self.core.jobs, ids.rows(answer.jobs), answer.gpus)[:, : rates.shape[1]]
         changed = answer.notable(before) & (state[answer.jobs] <= ALIVE[-1])
         if not changed.any():
             return None
         logger.info("rates learned", extra={"jobs": int(changed.sum())})
-        return ThroughputEstimated(answer.jobs[changed], rates[changed])
+        is_any = len(sizes.several(self.core.jobs, ids.rows(answer.jobs[changed])))
+        return ThroughputEstimated(answer.jobs[changed], rates[changed], answer.gpus[changed] if is_any else NO_INTS)
 
     def _read_all(self, leases: Iterable[Lease], now_s: float) -> None:
         for lease in leases:
@@ -109,8 +111,9 @@ class Measuring:
         is_new = is_warm and rate > 0 and seconds > 0 and lease.steps_done > run.steps and not is_by_time(lease)
         partner, its_lease = partner_of(self.core, lease.job, lease.lease)
         if is_new and self._was_beside(run, partner, its_lease):
-            known = None if partner == NONE else self._known(partner)
-            self._loop.add(MeasuredJob(self._known(lease.job), lease.gpu_type, rate, seconds, known))
+            known = None if partner == NONE else self._known(partner, len(lease.gpus))
+            measured = self._known(lease.job, len(lease.gpus))
+            self._loop.add(MeasuredJob(measured, lease.gpu_type, rate, seconds, known))
 
     def _was_beside(self, run: _Run, partner: int, its_lease: int) -> bool:
         """Whether a lease was co-located with the same job, or with none, ever since the last reading."""
@@ -120,13 +123,18 @@ class Measuring:
         return other is not None and other.began_s <= run.seen_s
 
     def _living(self) -> KnownJobs:
-        active, gpus = self.core.jobs.by_serial.active, self.core.jobs.by_serial.gpus
-        specs = [self.core.jobs.by_serial.specs[job] for job in active.tolist()]
-        return KnownJobs(active, [s.job_type for s in specs], gpus[active], [s.rates_steps_per_s for s in specs])
+        jobs = self.core.jobs
+        position, gpus = sizes.every(jobs, jobs.active)
+        rows = jobs.active[position]
+        specs = [jobs.specs[row] for row in rows.tolist()]
+        claims = [spec.rates_on(size) for spec, size in zip(specs, gpus.tolist(), strict=True)]
+        serials = jobs.ids.of_rows(rows)
+        several = frozenset(serials[sizes.several(jobs, rows)].tolist())
+        return KnownJobs(serials, [spec.job_type for spec in specs], gpus, claims, several)
 
-    def _known(self, job: int) -> KnownJob:
+    def _known(self, job: int, gpus: int) -> KnownJob:
         spec = self.core.jobs.by_serial.specs[job]
-        return KnownJob(job, spec.job_type, spec.gpus, dict(spec.rates_steps_per_s))
+        return KnownJob(job, spec.job_type, gpus, dict(spec.rates_on(gpus)), bool(spec.sizes))
 
     def _log(self, answer: RatesLearned) -> None:
         for remark in answer.remarks:

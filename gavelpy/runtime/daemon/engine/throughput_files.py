@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from gavelpy.errors import InvalidInput
+from gavelpy.mechanism import sizes
 from gavelpy.mechanism.commands import EstimateThroughput
 from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.requests import estimate_of
 from gavelpy.model.throughput import ThroughputTable
 
 if TYPE_CHECKING:  # the functions import it when they need it: most schedulers have no file
@@ -60,11 +62,13 @@ def believable_table(file: str) -> RateTable:
 
 
 def rates_again(core: SchedulerCore) -> RatesAgain:
-    """A request for rates of all living jobs that were submitted without any."""
-    jobs = core.jobs.by_serial
-    rows = np.array([job for job in jobs.active.tolist() if not jobs.specs[job].rates_steps_per_s], dtype=np.int64)
-    types = tuple(jobs.specs[job].job_type for job in rows.tolist())
-    return RatesAgain(rows, types, jobs.gpus[rows], core.pool.gpu_types)
+    """A request for rates of all living jobs on all numbers of GPUs for which they were submitted without any."""
+    jobs = core.jobs
+    position, gpus = sizes.every(jobs, jobs.active)
+    both = zip(jobs.active[position].tolist(), gpus.tolist(), strict=True)
+    wanted = [(row, size) for row, size in both if not jobs.specs[row].rates_on(size)]
+    asked = estimate_of(jobs, np.array(wanted, dtype=np.int64).reshape(-1, 2), core.pool)
+    return RatesAgain(**vars(asked) | {"jobs": jobs.ids.of_rows(asked.jobs)})
 
 
 NO_TABLE: Final = ThroughputTable((), (), np.zeros((0, 0)), np.zeros((0, 0), dtype=np.int64), ())
