@@ -24,6 +24,7 @@ from gavelpy.estimator.probes import (
     value_alone,
     with_probes,
 )
+from gavelpy.mechanism import named_round
 from gavelpy.mechanism.class_tiers import TiersLeft, joined_answers, less_used, of_jobs, part_of
 from gavelpy.mechanism.commands import EstimateThroughput, SizesOfJobs, SolveAllocation
 from gavelpy.mechanism.events import (
@@ -183,6 +184,7 @@ class Engine:
             gpus = np.concatenate([np.rint(full.gpus_asked[row]).astype(np.int64), question.sizes.gpus[size]])
             row, gpu_type = np.concatenate([row, question.sizes.rows[size]]), np.concatenate([gpu_type, its_type])
             share = np.concatenate([share, several[size, its_type]])
+        next_round, impossible = named_round.of_answer(full, question.jobs, allocation)
         self.shadow_prices = dict(zip(problem.gpu_types, allocation.shadow_prices.tolist(), strict=True))
         named = allocation.problem.resources[1:]  # with the rows of teams
         self.resource_prices = {
@@ -206,8 +208,9 @@ class Engine:
             _known(allocation.shadow_prices),
             allocation.again_s,
             allocation.memory,
-            *_refused(question, allocation),
+            *_refused(question, allocation, impossible),
             sizes=gpus,
+            next_round=next_round,
         )
 
     def _without_sizes(self, question: SolveAllocation, sizes: SizesOfJobs) -> AllocationSolved | AllocationFailed:
@@ -359,13 +362,11 @@ def _known(prices: Floats) -> Floats:
     return np.zeros(0) if np.isnan(prices).any() else prices
 
 
-def _refused(question: SolveAllocation, allocation: Allocation) -> tuple[Ints, tuple[str, ...]]:
-    """The jobs that the policy refuses, and why."""
-    if not allocation.refused:
-        return NO_INTS, ()
-    row_of = {job: row for row, job in enumerate(question.problem.job_ids)}
-    rows = [row_of[job] for job in allocation.refused]
-    return question.jobs[rows], tuple(allocation.refused.values())
+def _refused(question: SolveAllocation, answer: Allocation, impossible: dict[int, str]) -> tuple[Ints, tuple[str, ...]]:
+    """The jobs that the policy refuses, and why; also of those that it names where it is `impossible`, by row."""
+    row_of = {job: row for row, job in enumerate(question.problem.job_ids)} if answer.refused else {}
+    refused = impossible | {row_of[job]: why for job, why in answer.refused.items()}
+    return question.jobs[list(refused)] if refused else NO_INTS, tuple(refused.values())
 
 
 def _rounded(share: Floats) -> Floats:

@@ -56,6 +56,7 @@ from gavelpy.mechanism.events import (
     TotalAnnounced,
     WakeupDue,
 )
+from gavelpy.mechanism.named_round import is_named
 from gavelpy.mechanism.settings import MechanismSettings, settings_of, settings_values
 from gavelpy.model.job import JobSpec
 
@@ -84,10 +85,11 @@ ARCHIVED = 11  # jobs that have left for the archive
 RESOURCED = 12  # CPU cores and memory of nodes, and those that jobs need
 SIZED = 12  # jobs with several sizes: of a job, of an allocation, of estimated rates
 QUOTED = 12  # settings: quotas and guaranteed GPUs of teams
-NEWEST = 12
+CHOSEN = 13  # an allocation that names the configurations of the next round
+NEWEST = 13
 OLDEST = 1  # that can be read
 _LATER = {  # newest version of an event, if above VERSION
-    "AllocationSolved": SIZED,
+    "AllocationSolved": CHOSEN,
     "ThroughputEstimated": SIZED,
     "JobSubmitted": SIZED,
     "JobsArchived": ARCHIVED,
@@ -109,7 +111,7 @@ _LATER = {  # newest version of an event, if above VERSION
     "TotalAnnounced": ORDERED,
 }
 _LAST_FIELDS: dict[str, dict[int, int]] = {  # number of last fields that each later version added to an event
-    "AllocationSolved": {PACKED: 3, WARNED: 1, TEAMED: 5, SIZED: 1},
+    "AllocationSolved": {PACKED: 3, WARNED: 1, TEAMED: 5, SIZED: 1, CHOSEN: 1},
     "ThroughputEstimated": {SIZED: 1},
     "NodeJoined": {NAMED: 1, FEATURED: 2, RESOURCED: 2},
     "NodeDraining": {SAVING: 1},
@@ -215,7 +217,7 @@ def encode(event: Event, now_s: float) -> bytes:
             version = WARNED if event.warning else PACKED if len(event.pair_share) else VERSION
             if len(event.marginal_value) or event.again_s < math.inf or event.memory or event.refused_why:
                 version = TEAMED
-            version = SIZED if len(event.sizes) else version
+            version = CHOSEN if is_named(event.next_round) else SIZED if len(event.sizes) else version
         case ThroughputEstimated() if len(event.sizes):
             version = SIZED
         case JobSubmitted():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gavelpy.errors import InvalidInput
-from gavelpy.mechanism import archiving, sizes
+from gavelpy.mechanism import archiving, named_round, sizes
 from gavelpy.mechanism.events import (
     AgentRejoined,
     AllocationFailed,
@@ -200,6 +200,7 @@ def _shares(core: SchedulerCore, event: AllocationSolved) -> None:
         _pairs(core, event)
     if not event.again_s >= AGAIN_MIN_S:
         raise InvalidInput(f"again_s must be at least {AGAIN_MIN_S:g}, got {event.again_s!r}")
+    named_round.check(core, event)
     _within("refused_jobs", event.refused_jobs, core.jobs.count)
     if len(event.refused_jobs) != len(event.refused_why):
         got = f"{len(event.refused_why)} for {len(event.refused_jobs)}"

@@ -22,6 +22,7 @@ from gavelpy.mechanism.domains import can_run
 from gavelpy.mechanism.eligibility import NOT_HELD
 from gavelpy.mechanism.events import NO_INTS
 from gavelpy.mechanism.leases import leases_on
+from gavelpy.mechanism.named_round import has_turn
 from gavelpy.mechanism.planning import Planner, joined, taken
 from gavelpy.mechanism.priority_classes import held_by_class, is_ranked, ranking
 from gavelpy.mechanism.protection import protected_leases
@@ -228,8 +229,7 @@ class _ClassQueue:
         rows = planner.among(rows[~jobs.marks(chosen)[rows]])
         rows = planner.settings.rules.candidates(jobs, rows)
         rows = rows[non_preemptible.may_begin(jobs, rows, planner.now_s)]
-        if not planner.settings.fill_leftover:  # a job without a share waits for its share, not for GPUs
-            rows = rows[jobs.total("target")[rows].any(axis=1)]
+        rows = rows[has_turn(jobs, planner.settings, planner.named, rows).any(axis=1)]  # others do not wait for GPUs
         if pool.any_unreachable:
             rows = rows[~jobs.marks(leases_on(jobs, pool, pool.unreachable))[rows]]
         runs = can_run(jobs, pool, rows)

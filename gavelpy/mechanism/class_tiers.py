@@ -14,6 +14,7 @@ from functools import reduce
 
 import numpy as np
 
+from gavelpy.mechanism import named_round
 from gavelpy.mechanism.commands import ClusterPart, SolveAllocation
 from gavelpy.mechanism.events import NO_INTS, AllocationSolved
 from gavelpy.model.arrays import Bools, Floats, Ints
@@ -203,6 +204,7 @@ def joined_answers(epoch: int, answers: Sequence[AllocationSolved]) -> Allocatio
         refused_jobs=np.concatenate([one.refused_jobs for one in answers]),
         refused_why=tuple(why for one in answers for why in one.refused_why),
         sizes=_joined_sizes(answers),
+        next_round=named_round.joined(answers),
     )
 
 

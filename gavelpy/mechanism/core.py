@@ -72,6 +72,7 @@ from gavelpy.mechanism.events import (
 from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook
+from gavelpy.mechanism.named_round import is_named
 from gavelpy.mechanism.planning import Planner
 from gavelpy.mechanism.requests import NONE_OPEN, AllocationRequest, ThroughputRequest
 from gavelpy.mechanism.settings import MechanismSettings
@@ -224,7 +225,8 @@ class SchedulerCore:
         if not self.awaiting or len(event.type_order):
             self.type_order = event.type_order
         round_due = not self.is_in_round or self.now_s >= self.round_end_s
-        self.question.expire(self.now_s, self.settings.solve_at_least_every_s * round_due)
+        if round_due:
+            self.question.expire(self.now_s, self.settings.solve_at_least_every_s)
         commands: list[Command] = []
         if self.throughput.may_ask:
             commands.append(self.throughput.ask(self.jobs, self.pool))
@@ -277,7 +279,8 @@ class SchedulerCore:
         self.round, self.round_began_s = self.round + 1, self.now_s
         by_type = chosen if pool.shares_checkpoints else chosen._replace(domains=pool.domain_type[chosen.domains])
         self.round_end_s = self.now_s + self.settings.rules.round_length_s(jobs, self.settings, by_type)
-        if not self.question.stale and is_by_urgency and planning.is_settled(jobs, self.settings, by_type, exempt):
+        is_plain = is_by_urgency and not self.question.stale and not is_named(self.question.next_round)
+        if is_plain and planning.is_settled(jobs, self.settings, by_type, exempt):
             self.round_end_s = self.now_s + planning.settled_length_s(self.settings, self.question.asked_s, self.now_s)
         self.round_end_s = min(self.round_end_s, self.window_due_s)
         grants = chosen.among(~jobs.marks(staying)[chosen.jobs])
@@ -296,7 +299,8 @@ class SchedulerCore:
         if free or is_ranked:
             self.settle()
             rows = jobs.active if is_ranked else jobs.active[jobs.lease[jobs.active] < 0]
-            if is_ranked or (len(rows) and planning.may_fill(jobs, self.settings, rows, free)):
+            named = self.question.next_round
+            if is_ranked or (len(rows) and planning.may_fill(jobs, self.settings, rows, free, named)):
                 planner = self.planner
                 chosen, leaving = class_planning.filled(planner, rows[self.runnable(rows)])
                 return [self.granted(chosen, NO_INTS, leaving, planner)] if len(chosen.jobs) else []
@@ -309,7 +313,7 @@ class SchedulerCore:
         """The inputs of a plan made now."""
         return Planner(
             self.leases, self.settings, self.exempt, self.type_order, self.question.is_answered, self.now_s,
-            self.fixed, windows.closing(self) if self.windows else None,
+            self.fixed, windows.closing(self) if self.windows else None, self.question.next_round,
         )  # fmt: skip
 
     def granted(self, grants: Chosen, staying: Ints, leaving: Ints, planner: Planner | None = None) -> RoundPlan:

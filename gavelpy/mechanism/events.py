@@ -206,10 +206,7 @@ class ReservationRemoved(_Exogenous):
 
 @dataclass(frozen=True, eq=False)
 class IdsReserved(_Exogenous):
-    """Lost events may have used ids below these: they are not used again.
-
-    Jobs with such serials count as failed.
-    """
+    """Lost events may have used ids below these: they are not used again; such jobs count as failed."""
 
     jobs: int  # serial of the next job
     leases: int  # serial of the next lease
@@ -320,6 +317,7 @@ class AllocationSolved(_Endogenous):
     refused_jobs: Ints = field(default_factory=lambda: NO_INTS)  # (R,) that the policy refuses
     refused_why: tuple[str, ...] = ()  # (R,)
     sizes: Ints = field(default_factory=lambda: NO_INTS)  # (K,) GPUs of each share; empty = no job has several sizes
+    next_round: Ints = field(default_factory=lambda: NO_INTS)  # (N, 4) see `named_round`; of one axis = by shares
 
 
 @dataclass(frozen=True, eq=False)

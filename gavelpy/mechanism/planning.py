@@ -14,7 +14,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from gavelpy.mechanism import reservations
+from gavelpy.mechanism import named_round, reservations
 from gavelpy.mechanism.claims import ClaimKeys
 from gavelpy.mechanism.domains import Domains
 from gavelpy.mechanism.gpus import NONE
@@ -46,6 +46,7 @@ class Planner:
     now_s: float
     fixed: Ints  # jobs whose leases no plan ends
     closing: Closing | None = None  # what coming reservations of nodes close
+    named: Ints = field(default_factory=lambda: NONE_CHOSEN.jobs)  # the round as the policy names it
     part: int = OUTSIDE  # of the cluster, if it is divided; see windows
     higher: Chosen = NONE_CHOSEN  # with node sets: the jobs of higher classes in this plan
     kept: Ints = field(default_factory=lambda: NONE_CHOSEN.jobs)  # with node sets: see `below`
@@ -165,10 +166,7 @@ class Planner:
         return chosen
 
     def fill(self, waiting: Ints, free: Ints, open_gpus: Bools | None) -> Chosen:
-        """Jobs of one priority class among `waiting` that get these free GPUs (L,), which are among `open_gpus`.
-
-        Without node sets, `open_gpus` does not matter.
-        """
+        """Jobs of one class among `waiting` that get these free GPUs (L,); with node sets, among `open_gpus`."""
         jobs = self.leases.jobs
         if not jobs.any_held or not (is_first := reservations.come_first(jobs, waiting)).any():
             return self.select(waiting, free, open_gpus)
@@ -179,10 +177,7 @@ class Planner:
         return joined(first, self.select(rest, free, open_gpus, before=first, held=waiting[is_first]))
 
     def _by_urgency(self, rows: Ints, free: Ints) -> Chosen:
-        """Jobs among `rows` that run in the coming round if no lease is protected; those with reservations come first.
-
-        `free` (L,): GPUs of each domain that the plan may use.
-        """
+        """Jobs among `rows` that get GPUs of `free` (L,) if no lease is protected, those with reservations first."""
         jobs = self.leases.jobs
         if not jobs.any_held:
             return self.select(rows, free)
@@ -317,6 +312,8 @@ class Planner:
         if self.sets is not None:
             room = self._room(self._open_gpus if open_gpus is None else open_gpus, before, held)
         queue = partial(settings.rules.select, jobs, settings=settings, type_order=self.type_order, reserved=reserved)
+        if named_round.is_named(self.named):
+            queue = partial(named_round.select, jobs, self.named, reserved=reserved)
         if self.teams is None:
             is_plain = pool.shares_checkpoints and room is None
             return queue(rows, free, domains=None if is_plain else Domains(jobs, pool, room))
@@ -336,10 +333,12 @@ class Planner:
         return TeamsOfPlan(self) if self.settings.limits_teams else None
 
 
-def may_fill(jobs: JobTable, settings: MechanismSettings, waiting: Ints, free: int) -> bool:
+def may_fill(jobs: JobTable, settings: MechanismSettings, waiting: Ints, free: int, named: Ints) -> bool:
     """Whether any of these jobs could get free GPUs, of which there are at most `free` of a domain."""
     fits = jobs.gpus[waiting] <= free
-    if not settings.fill_leftover and not jobs.claims.count:
+    if named_round.is_named(named):
+        fits &= named_round.has_turn(jobs, settings, named, waiting).any(axis=1)
+    elif not settings.fill_leftover and not jobs.claims.count:
         fits &= (jobs.target[waiting] > 0).any(axis=1)
     return bool(np.count_nonzero(fits))
 

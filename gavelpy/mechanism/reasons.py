@@ -23,6 +23,7 @@ from gavelpy.mechanism.feasibility import (
 from gavelpy.mechanism.gpus import CLUSTERS, NONE
 from gavelpy.mechanism.leases import leases_on
 from gavelpy.mechanism.lifecycle import LAST_ALIVE, JobState
+from gavelpy.mechanism.named_round import is_named, place_in_words
 from gavelpy.mechanism.taking import Reserved
 from gavelpy.mechanism.team_plan import TeamReasons
 from gavelpy.model.arrays import Bools, Ints
@@ -65,6 +66,7 @@ class ReasonKind(StrEnum):
     BEHIND_OTHERS = "behind-others"
 
 
+_NOT_NAMED = "the policy names other jobs for this round"
 _BEHIND = (ReasonKind.BEHIND_OTHERS, ReasonKind.BEHIND_UNSAVED, ReasonKind.BEHIND_GANG, ReasonKind.BEFORE_RESERVATION)
 
 
@@ -154,7 +156,8 @@ class _Explanation:
             return reason
         if self.jobs.solved[row] < 0:
             return Reason(ReasonKind.AWAITS_ALLOCATION, "waits for its first allocation")
-        if row in self.core.question.refused and not self.wanted[k].any():
+        names_round = is_named(self.core.question.next_round)
+        if row in self.core.question.refused and (names_round or not self.wanted[k].any()):
             return Reason(ReasonKind.REFUSED, f"the policy refuses it: {self.core.question.refused[row]}")
         part = int(self.jobs.part[row])
         if part not in self.reserved:
@@ -165,6 +168,9 @@ class _Explanation:
             return Reason(ReasonKind.BEFORE_RESERVATION, text)
         if text := self._no_room(row):
             return Reason(ReasonKind.AWAITS_RESOURCES, text)
+        if names_round:
+            text = place_in_words(self.core, row)
+            return Reason(ReasonKind.BEHIND_OTHERS if text else ReasonKind.NO_SHARE, text or _NOT_NAMED)
         key = self.wanted[k].tobytes()
         if key not in self.in_turn:
             self.in_turn[key] = self._in_turn(np.flatnonzero(self.wanted[k]))

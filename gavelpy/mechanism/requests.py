@@ -20,6 +20,7 @@ from gavelpy.mechanism.gpu_memory import memory_of
 from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import LAST_ALIVE
+from gavelpy.mechanism.named_round import is_named, pairs_of, renamed
 from gavelpy.mechanism.non_preemptible import ALL_PREEMPTIBLE, NonPreemptible
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.teams import Team, entities_of
@@ -47,6 +48,7 @@ class AllocationRequest:
         self.again_at_s = math.inf  # when the policy must be called again
         self.memory = b""  # of the policy
         self.refused: dict[int, str] = {}  # jobs that the policy refuses, and why
+        self.next_round: Ints = NO_INTS  # as the policy names it
         self._names = JobNames()
 
     @property
@@ -72,8 +74,12 @@ class AllocationRequest:
         self.retry_s = -math.inf
 
     def expire(self, now_s: float, every_s: float) -> None:
-        """Marks an allocation as out of date `every_s` after its request, as answers depend on time; 0 = never."""
-        if every_s and self.open_epoch == NONE_OPEN and now_s >= self.asked_s + every_s:
+        """At the end of a round: marks an allocation that named the round as out of date.
+
+        Any other `every_s` after its request, as answers depend on time; 0 = never.
+        """
+        is_old = now_s > self.asked_s if is_named(self.next_round) else every_s and now_s >= self.asked_s + every_s
+        if is_old and self.open_epoch == NONE_OPEN:
             self.stale = True
 
     def put_off(self, now_s: float, round_s: float) -> None:
@@ -115,6 +121,8 @@ class AllocationRequest:
         """Replaces the row of each job by its new one; -1 = the job has left."""
         self.asked_jobs, self._names = renumbered(self.asked_jobs, new), JobNames()
         self.refused = {int(new[row]): why for row, why in self.refused.items() if new[row] >= 0}
+        if is_named(self.next_round):
+            self.next_round = renamed(self.next_round, new)
 
     def forget(self) -> bool:
         """Drops the open request; returns whether there was one. It may be sent again at once."""
@@ -138,11 +146,12 @@ class AllocationRequest:
         self.failures, self.retry_s = 0, -math.inf
         self.again_at_s, self.memory = self.asked_s + answer.again_s, answer.memory
         self.refused = dict(zip(answer.refused_jobs.tolist(), answer.refused_why, strict=True))
+        self.next_round = answer.next_round
         jobs.target[jobs.active] = 0.0
         is_sized = jobs.smallest[answer.jobs] > 0
         plain = ~is_sized
         jobs.target[answer.jobs[plain], answer.gpu_type[plain]] = answer.share[plain]
-        if len(answer.pair_share) or jobs.claims.count or is_sized.any():
+        if len(answer.pair_share) or jobs.claims.count or is_sized.any() or is_named(answer.next_round):
             _put_claims(answer, jobs, forgotten_s)
         asked = self.asked_jobs
         jobs.solved[asked] = np.where(jobs.solved[asked] < 0, answer.epoch, jobs.solved[asked])
@@ -179,13 +188,15 @@ def _put_claims(answer: AllocationSolved, jobs: JobTable, forgotten_s: float) ->
     both = np.flatnonzero(is_alive[members].all(axis=1) & (pair_share > 0))
     one = np.flatnonzero((jobs.smallest[answer.jobs] > 0) & is_alive[answer.jobs] & (answer.share > 0))
     own = answer.jobs[one]
+    named = pairs_of(answer.next_round, is_alive)
     fresh = ClaimKeys(
-        np.concatenate([own, members[both, 0]]),
-        np.concatenate([np.full(len(own), ALONE), members[both, 1]]),
-        np.concatenate([answer.sizes[one] if len(own) else own, jobs.gpus[members[both, 0]]]),
-        np.concatenate([answer.gpu_type[one], answer.pair_gpu_type[both]]),
+        np.concatenate([named.first, own, members[both, 0]]),
+        np.concatenate([named.second, np.full(len(own), ALONE), members[both, 1]]),
+        np.concatenate([named.gpus, answer.sizes[one] if len(own) else own, jobs.gpus[members[both, 0]]]),
+        np.concatenate([named.gpu_type, answer.gpu_type[one], answer.pair_gpu_type[both]]),
     )
-    claims.put(fresh, np.concatenate([answer.share[one], pair_share[both]]), lives & (in_use | is_worth_it))
+    shares = np.concatenate([np.zeros(len(named.first)), answer.share[one], pair_share[both]])
+    claims.put(fresh, shares, lives & (in_use | is_worth_it))
 
 
 class ThroughputRequest:

@@ -164,7 +164,7 @@ def _serve_claims(
     of_alone, of_claims = merit(jobs, *alone, settings), _merit_of_claims(jobs, claims, settings)
     urgency, lag, share = map(np.concatenate, zip(of_alone, of_claims, strict=True))
     order = np.lexsort((gpus, second, gpu_type, first, -share, -lag, -urgency))
-    slots = gpu_type if domains is None else _common_slots(domains, first, second, gpu_type)
+    slots = gpu_type if domains is None else common_slots(domains, first, second, gpu_type)
     return take_claims(first[order], second[order], slots[order], gpus[order], left, domains, reserved)
 
 
@@ -256,7 +256,7 @@ def _merit_of_claims(jobs: JobTable, rows: Ints, settings: MechanismSettings) ->
     return urgency, owed - received, share
 
 
-def _common_slots(domains: Domains, first: Ints, second: Ints, gpu_type: Ints) -> Ints:
+def common_slots(domains: Domains, first: Ints, second: Ints, gpu_type: Ints) -> Ints:
     """Where both jobs may use GPUs of a type, (K,), as in `Domains.slots`; a single job (second < 0) decides alone."""
     one = domains.slots(first)[np.arange(len(first)), gpu_type]
     other = domains.slots(np.where(second >= 0, second, first))[np.arange(len(first)), gpu_type]

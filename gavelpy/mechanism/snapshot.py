@@ -19,6 +19,7 @@ from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.gpus import RETIRED, GpuPool
 from gavelpy.mechanism.jobs import FLOAT_COLUMNS, INT_COLUMNS, WIDE_COLUMNS, JobTable
 from gavelpy.mechanism.lifecycle import NodeState
+from gavelpy.mechanism.named_round import is_named
 from gavelpy.mechanism.node_resources import needs_of, strained
 from gavelpy.mechanism.original_gavel import DEFICIT
 from gavelpy.mechanism.requests import AllocationRequest
@@ -33,6 +34,7 @@ from gavelpy.model.restored_jobs import restored_specs
 VERSION = 10
 ARCHIVED = 11  # of a core that jobs have left
 SIZED = 12  # of a core with jobs of several sizes
+NAMED = 13  # of a core with a round that the policy names
 OLDEST = 1  # version that can still be read
 _CORE = ("now_s", "settled_s", "incarnation", "round", "round_began_s", "round_end_s", "attention_s", "awaiting",
          "retry_due_s", "woken_s", "window_due_s")  # fmt: skip
@@ -46,7 +48,7 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
     jobs, pool, question = core.jobs, core.pool, core.question
     n = jobs.count
     return {
-        "version": SIZED if jobs.sizes else VERSION if jobs.ids.is_plain else ARCHIVED,
+        "version": _version(core),
         "settings": settings_values(core.settings),
         "core": {name: getattr(core, name) for name in _CORE},
         "type_order": core.type_order.copy(),
@@ -92,17 +94,25 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
             for row, lost in jobs.lost_leases.items()
         },
         **({} if jobs.ids.is_plain else {"serials": jobs.ids.serials.copy(), "next_job": jobs.ids.next_serial}),
+        **({"next_round": question.next_round.copy()} if is_named(question.next_round) else {}),
         **({"sizes": {str(row): own.rate.copy() for row, own in jobs.sizes.items()}} if jobs.sizes else {}),
     }
+
+
+def _version(core: SchedulerCore) -> int:
+    """The lowest version that can express it."""
+    if is_named(core.question.next_round):
+        return NAMED
+    return SIZED if core.jobs.sizes else VERSION if core.jobs.ids.is_plain else ARCHIVED
 
 
 def restore(state: dict[str, Any]) -> SchedulerCore:
     """The core of a snapshot. Raises JournalTooNew if its version is, JournalCorrupt if it is not whole."""
     version = state.get("version")
     if type(version) is not int or version < OLDEST:
-        raise JournalCorrupt(f"snapshot version must be in [{OLDEST}, {SIZED}], got {version!r}")
-    if version > SIZED:
-        raise JournalTooNew(f"snapshot version must be at most {SIZED}, got {version}: a newer gavelpy has written it")
+        raise JournalCorrupt(f"snapshot version must be in [{OLDEST}, {NAMED}], got {version!r}")
+    if version > NAMED:
+        raise JournalTooNew(f"snapshot version must be at most {NAMED}, got {version}: a newer gavelpy has written it")
     try:
         return _restored(upgraded(state, version))
     except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -128,6 +138,7 @@ def _restored(state: dict[str, Any]) -> SchedulerCore:
     core.question = AllocationRequest()
     vars(core.question).update(state["question"])
     core.question.asked_jobs = np.array(state["asked_jobs"], dtype=np.int64)
+    core.question.next_round = np.array(state.get("next_round", ()), dtype=np.int64)
     priority_classes.rank_jobs(core.jobs, core.settings)
     core.exempt = non_preemptible.exempt(core.leases, core.settings, core.woken_s)
     core.kept = priority_classes.kept_counts(core.jobs, core.pool, core.settings, core.exempt.open_gpus)

@@ -27,6 +27,7 @@ from gavelpy.mechanism.commands import SizesOfJobs
 from gavelpy.mechanism.domains import can_run
 from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import JobTable
+from gavelpy.mechanism.named_round import has_turn
 from gavelpy.mechanism.non_preemptible import is_barred
 from gavelpy.mechanism.taking import NONE_CHOSEN, Chosen
 from gavelpy.mechanism.teams import entities_of, limits_of
@@ -245,8 +246,7 @@ class TeamsOfPlan:
             self._left = replace(self._left, guaranteed=np.zeros_like(own))
         demand = planner.demand[~jobs.marks(planner.elsewhere.jobs)[planner.demand]]
         self._demand, runs = demand, can_run(jobs, pool, demand)
-        if not settings.fill_leftover:  # a job without a share waits for its share, not for GPUs
-            runs &= jobs.total("target")[demand] > 0
+        runs &= has_turn(jobs, settings, planner.named, demand)
         self._runs = runs & replace(everyone, team=self._team[demand]).fits(sizes.smallest(jobs, demand))
         self._barred: Bools = np.zeros(jobs.count, dtype=np.bool_)
         if self._left.guaranteed.any():

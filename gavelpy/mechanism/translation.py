@@ -23,6 +23,7 @@ from gavelpy.mechanism.events import (
     LeaseStarted,
 )
 from gavelpy.mechanism.identities import GONE, Identities
+from gavelpy.mechanism.named_round import COLUMNS, is_named
 from gavelpy.model.arrays import Bools, Ints
 
 if TYPE_CHECKING:
@@ -139,4 +140,11 @@ def _of_pairs(ids: Identities, event: AllocationSolved) -> AllocationSolved:
         here = rows != GONE
         why = tuple(text for text, is_here in zip(event.refused_why, here.tolist(), strict=True) if is_here)
         event = replace(event, refused_jobs=rows[here], refused_why=why)
+    if is_named(event.next_round) and event.next_round.shape[1] == COLUMNS:
+        members = event.next_round[:, :2]
+        rows = np.where(
+            members < 0, -1, _rows(ids, "next_round", np.maximum(members, 0).ravel()).reshape(members.shape)
+        )
+        here = (rows[:, 0] != GONE) & ((members[:, 1] < 0) | (rows[:, 1] != GONE))
+        event = replace(event, next_round=np.column_stack([rows, event.next_round[:, 2:]])[here])
     return event

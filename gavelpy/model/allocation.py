@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gavelpy.errors import InvalidInput
-from gavelpy.model.arrays import Floats, floats
+from gavelpy.model.arrays import Floats, Ints, floats
 from gavelpy.model.job import JobId
 from gavelpy.model.problem import AllocationProblem
 
@@ -61,6 +61,7 @@ class Allocation:
     memory: bytes = b""  # for its next call, in `AllocationProblem.memory`
     refused: Mapping[JobId, str] = field(default_factory=dict)  # jobs that it refuses, and why
     other_prices: Floats = field(default_factory=lambda: np.zeros(0))  # (T, R - 1) of the resources after GPUs
+    next_round: Ints | None = None  # (N, 2) configurations that run in it, and their types; None = by shares
 
     def __post_init__(self) -> None:
         shape = (self.problem.configuration_count, len(self.problem.gpu_types))
@@ -78,6 +79,8 @@ class Allocation:
         if not isinstance(self.memory, bytes) or len(self.memory) > MEMORY_BYTES_MAX:
             got = f"{len(self.memory)} bytes" if isinstance(self.memory, bytes) else repr(self.memory)[:60]
             raise InvalidInput(f"memory must be at most {MEMORY_BYTES_MAX} bytes, got {got}")
+        if self.next_round is not None:
+            object.__setattr__(self, "next_round", _checked_round(self.next_round, shape))
         for job in set(self.refused) - set(self.problem.job_ids) if self.refused else ():
             raise InvalidInput(f"refused must name jobs of the problem, got {job!r}")
 
@@ -90,7 +93,7 @@ class Allocation:
         for array in (share, shadow_prices, unpriced):
             array.flags.writeable = False
         known = {"problem": problem, "share": share, "shadow_prices": shadow_prices, "certificate": certificate}
-        others = {"rate_floor_steps_per_s": _NONE, "again_s": np.inf, "memory": b"", "refused": {}}
+        others = {"rate_floor_steps_per_s": _NONE, "again_s": np.inf, "memory": b"", "refused": {}, "next_round": None}
         vars(found).update(known, **others, other_prices=unpriced)
         return found
 
@@ -230,3 +233,16 @@ class Allocation:
                 for gpu_type, row in zip(p.gpu_types, self.resource_prices.tolist(), strict=True)
             }
         return more
+
+
+def _checked_round(named: Ints, shape: tuple[int, int]) -> Ints:
+    """Rows of configurations and columns of GPU types within `shape`. Raises InvalidInput."""
+    found = np.asarray(named)
+    if found.ndim != 2 or found.shape[1] != 2 or (len(found) and found.dtype.kind != "i"):
+        raise InvalidInput(f"next_round must be pairs of configuration and GPU type (N, 2), got {named!r}")
+    found = found.astype(np.int64)
+    for name, column, count in zip(("configurations", "GPU types"), found.T, shape, strict=True):
+        if len(wrong := column[(column < 0) | (column >= count)]):
+            raise InvalidInput(f"{name} of next_round must be in [0, {count}), got {wrong[0]}")
+    found.flags.writeable = False
+    return found

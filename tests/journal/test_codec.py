@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavelpy.errors import JournalCorrupt, JournalTooNew
-from gavelpy.journal.codec import decode, decode_state, encode
+from gavelpy.journal.codec import NEWEST, decode, decode_state, encode
 from gavelpy.mechanism.events import (
     AgentRejoined,
     AllocationFailed,
@@ -255,9 +255,9 @@ def test_a_record_that_is_no_event_is_corrupt(raw: Any) -> None:
 
 @pytest.mark.parametrize("name", ["ConfigChanged", "JobExploded"])
 def test_a_record_of_a_newer_version_is_not_corrupt_but_too_new(name: str) -> None:
-    record = msgspec.msgpack.encode([13, name, 0.0, [{}]])
+    record = msgspec.msgpack.encode([NEWEST + 1, name, 0.0, [{}]])
 
-    with pytest.raises(JournalTooNew, match="at most 12, got 13: a newer gavelpy has written it"):
+    with pytest.raises(JournalTooNew, match=f"at most {NEWEST}, got {NEWEST + 1}: a newer gavelpy has written it"):
         decode(record)
 
 

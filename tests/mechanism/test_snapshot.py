@@ -15,7 +15,7 @@ from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import CheckpointSaved, JobSubmitted, LeaseEnded, Outcome, SchedulerRestarted
 from gavelpy.mechanism.invariants import check
 from gavelpy.mechanism.lifecycle import JobState, Resumes
-from gavelpy.mechanism.snapshot import restore, snapshot
+from gavelpy.mechanism.snapshot import NAMED, restore, snapshot
 from gavelpy.model.job import JobKind
 from gavelpy.model.notify import Notify
 from gavelpy.model.software import OF_NODE, Software
@@ -74,13 +74,15 @@ def test_a_failed_question_is_still_put_off_after_a_restart() -> None:
 
 @pytest.mark.parametrize("version", [0, None, "1", True])
 def test_a_snapshot_without_a_version_is_refused(version: object) -> None:
-    with pytest.raises(JournalCorrupt, match=rf"snapshot version must be in \[1, 12\], got {version!r}"):
+    with pytest.raises(JournalCorrupt, match=rf"snapshot version must be in \[1, 13\], got {version!r}"):
         restore(make_state() | {"version": version})
 
 
 def test_a_snapshot_of_a_newer_version_is_too_new() -> None:
-    with pytest.raises(JournalTooNew, match="snapshot version must be at most 12, got 13: a newer gavelpy"):
-        restore(make_state() | {"version": 13})
+    with pytest.raises(
+        JournalTooNew, match=f"snapshot version must be at most {NAMED}, got {NAMED + 1}: a newer gavelpy"
+    ):
+        restore(make_state() | {"version": NAMED + 1})
 
 
 @pytest.mark.parametrize("key", sorted(snapshot(SchedulerCore()).keys() - {"version"}))

@@ -11,12 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gavelpy.engine import Engine
 from gavelpy.errors import InvalidInput
+from gavelpy.model.cluster import Cluster
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import Policy, PolicyRun, policy_from, policy_named
 from gavelpy.policies.contract import CHECKS, problems
 from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
+from gavelpy.simulator.simulate import Simulation
 from tests.conftest import PROJECT
+from tests.simulator.builders import make_job, make_settings, make_trace
 
 FILE = """
 from __future__ import annotations
@@ -73,6 +77,18 @@ def test_the_page_s_policy_with_memory_refuses_for_good(tmp_path: Path) -> None:
     assert first.refused == second.refused == {"late": "its deadline cannot be met"}
     assert second.share[:, 0].tolist() == pytest.approx([0.0, 0.5, 0.5])
     assert (first.again_s, first.memory) == (600.0, b'["late"]')
+
+
+def test_the_page_s_policy_that_names_rounds_lets_jobs_take_turns(tmp_path: Path) -> None:
+    page = (PROJECT / "docs/policies.md").read_text(encoding="utf-8")
+    (block,) = [one for one in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S) if "next_round=" in one]
+    (tmp_path / "named.py").write_text(block, "utf-8")
+    engine = Engine(policy_named(f"{tmp_path / 'named.py'}:LeastAttainedService"))
+    trace = make_trace(make_job("long", steps=1000.0), make_job("late", steps=200.0), arrival_s=[0.0, 300.0])
+
+    result = Simulation(trace, Cluster.of({"v100": 1}), engine, make_settings(round_s=100.0)).run()
+
+    assert result.jobs["finish_s"].to_dict() == {"long": 1200.0, "late": 500.0}
 
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)

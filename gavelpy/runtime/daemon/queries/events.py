@@ -35,6 +35,7 @@ from gavelpy.mechanism.events import (
     ReservationRemoved,
     TotalAnnounced,
 )
+from gavelpy.mechanism.named_round import is_named
 from gavelpy.mechanism.priority_classes import NORMAL
 from gavelpy.model.job import JobSpec
 from gavelpy.runtime.daemon.job_history import SEPARATOR, name_of
@@ -104,6 +105,8 @@ def _values(event: Event, visible: Container[int] | None) -> dict[str, Any]:
         of_jobs = zip(event.refused_jobs.tolist(), event.refused_why, strict=True)
         refused = {job: why for job, why in of_jobs if visible is None or job in visible}
         found |= {"refused_jobs": list(refused), "refused_why": list(refused.values())}
+        named = event.next_round.tolist() if is_named(event.next_round) else []
+        found["next_round"] = [one for one in named if visible is None or one[0] in visible or one[1] in visible]
     if isinstance(found.get("jobs"), np.ndarray):
         kept = np.array([visible is None or job in visible for job in found["jobs"].tolist()], dtype=np.bool_)
         if "gpu_offsets" in found:
