@@ -10,10 +10,14 @@
 A run that is stopped and resumed takes the same steps as an uninterrupted one: the order of the data is a function of
 seed and epoch, and models, optimizers and random states are restored. If the ranks of a gang draw random numbers (for
 example dropout), use `save_on="all"`, so that each rank saves its own random state.
+
+A run may resume on another number of ranks: `ranks.batch_per_rank(256)` instead of 64 keeps the batch of all ranks, so
+that each step has the samples that it would have had, and steps count the same work (docs/training-scripts.md).
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import sys
@@ -30,6 +34,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
 from gavelpy.errors import InvalidInput
+from gavelpy.runtime.iterator.checkpoints import DataPosition, check_ranks
 
 STATE_FILE: Final = "state.pt"
 T = TypeVar("T")
@@ -67,7 +72,7 @@ class TrainingState:
             torch.save(
                 {name: dict(_plain(part).state_dict()) for name, part in self._parts.items()}, directory / STATE_FILE
             )
-        torch.save(random_state(), directory / _random_file(rank))
+        save_random_state(directory)
 
     def load(self, directory: Path) -> None:
         """Restores a checkpoint of `save`. The parts must have the same names; they stay on their devices."""
@@ -76,9 +81,7 @@ class TrainingState:
             raise InvalidInput(f"parts must be those in {directory}: {sorted(saved)}, got {sorted(self._parts)}")
         for name, part in self._parts.items():
             _plain(part).load_state_dict(saved[name])
-        own = directory / _random_file(_rank())
-        if own.exists():
-            set_random_state(torch.load(own, map_location="cpu", weights_only=True))
+        load_random_state(directory)
 
     def state_dict(self) -> dict[str, Any]:  # Any: as in torch
         """The states of all parts by name, without the random state."""
@@ -90,11 +93,33 @@ class TrainingState:
             _plain(part).load_state_dict(state_dict[name])
 
 
+def save_random_state(directory: Path) -> None:
+    """Writes the random state of this rank into a directory that all ranks write to."""
+    torch.save(random_state(), directory / _random_file(_rank()))
+
+
+def load_random_state(directory: Path) -> None:
+    """Restores the random state of this rank from a directory of `save_random_state`.
+
+    A rank that has saved none, because the job had fewer ranks or only the first rank saved, gets one that the first
+    rank's state and its own number determine. Without the first rank's state, nothing changes.
+    """
+    rank = _rank()
+    own, first = directory / _random_file(rank), directory / _random_file(0)
+    if own.exists():
+        set_random_state(torch.load(own, map_location="cpu", weights_only=True))
+    elif first.exists():
+        state = torch.load(first, map_location="cpu", weights_only=True)["torch"]
+        digest = hashlib.blake2b(state.numpy().tobytes(), digest_size=8, salt=str(rank).encode()).digest()
+        _seed_all(int.from_bytes(digest, "big") >> 1)
+
+
 def random_state() -> dict[str, Any]:  # Any: tensors, numbers and tuples of them
     """This process's random state: torch's on all devices, Python's, and numpy's if it is loaded."""
     state: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
     if torch.cuda.is_available():
         state["cuda"] = torch.cuda.get_rng_state_all()
+        state["device"] = torch.cuda.current_device()
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         name, keys, *rest = numpy.random.get_state()
@@ -103,12 +128,17 @@ def random_state() -> dict[str, Any]:  # Any: tensors, numbers and tuples of the
 
 
 def set_random_state(state: Mapping[str, Any]) -> None:  # Any: the result of random_state
-    """Restores the random state, except of devices that do not exist any more."""
+    """Restores the random state; that of the device that was current goes to the one that is now.
+
+    Devices that do not exist any more are left out.
+    """
     torch.set_rng_state(state["torch"])
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers), gauss))
     for device, device_state in zip(range(torch.cuda.device_count()), state.get("cuda", ()), strict=False):
         torch.cuda.set_rng_state(device_state, device)
+    if "device" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"][state["device"]])
     if "numpy" in state:
         import numpy
 
@@ -119,56 +149,78 @@ def set_random_state(state: Mapping[str, Any]) -> None:  # Any: the result of ra
 class ResumableSampler(DistributedSampler[int]):
     """Indices of a dataset in an order that depends on seed and epoch only, split among the ranks.
 
-    Each rank gets the same number: if the ranks do not divide the dataset, its first items are repeated at the end.
-    Frameworks leave a DistributedSampler as it is and call its `set_epoch`.
+    The next indices of the order go to the ranks in turn, so that the ranks together have used a beginning of the order
+    at each step, whatever their number. Each rank gets the same number: if the ranks do not divide what is left of an
+    epoch, its first items are repeated at the end. With `multiple_of`, the items at the end that fill no multiple of
+    this number are left out instead. Frameworks leave a DistributedSampler as it is and call its `set_epoch`.
     """
 
-    def __init__(self, length: int, *, seed: int = 0, shuffle: bool = True, rank: int = 0, world: int = 1) -> None:
+    def __init__(
+        self, length: int, *, seed: int = 0, shuffle: bool = True, rank: int = 0, world: int = 1, multiple_of: int = 0
+    ) -> None:
         if length < 1:
             raise InvalidInput(f"length must be 1 or more, got {length!r}")
         if not 0 <= rank < world:
             raise InvalidInput(f"rank must be in [0, {world - 1}], got {rank!r}")
+        if multiple_of % world:
+            raise InvalidInput(f"multiple_of must be a multiple of the {world} ranks, got {multiple_of!r}")
         super().__init__(range(length), num_replicas=world, rank=rank, shuffle=shuffle, seed=seed)  # type: ignore[arg-type]  # uses its length only
         self._length = length
         self._seed = seed
         self._shuffle = shuffle
         self._rank = rank
         self._world = world
+        self._multiple_of = multiple_of
         self._begins_at = 0
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the next iteration one of this epoch: from its start, unless it resumes within this epoch."""
         if epoch != self.epoch:
-            self.resume_at(epoch, 0)
+            self.resume_at_sample(epoch, 0)
 
     @property
     def start(self) -> tuple[int, int]:
-        """The epoch of the next iteration, and the indices of this rank that it leaves out."""
+        """The epoch of the next iteration, and the indices of its order, over all ranks, that it leaves out."""
         return self.epoch, self._begins_at
 
     def resume_at(self, epoch: int, items: int) -> None:
         """Makes the next iteration start in this epoch, after `items` indices of this rank."""
+        self.resume_at_sample(epoch, items * self._world)
+
+    def resume_at_sample(self, epoch: int, samples: int) -> None:
+        """Makes the next iteration start in this epoch, after this many indices over all ranks."""
         self.epoch = epoch
-        self._begins_at = items
+        self._begins_at = samples
+
+    def left_after(self, samples: int) -> int:
+        """Indices that each rank has left of an epoch after this many over all ranks."""
+        left = max(0, self._length - samples)
+        if self._multiple_of:
+            return left // self._multiple_of * self._multiple_of // self._world
+        return -(-left // self._world)
 
     def __iter__(self) -> Iterator[int]:
         generator = torch.Generator().manual_seed(epoch_seed(self._seed, self.epoch))
         order = torch.randperm(self._length, generator=generator) if self._shuffle else torch.arange(self._length)
-        of_rank = torch.arange(self._rank, len(self) * self._world, self._world) % self._length
-        begins_at, self._begins_at = self._begins_at, 0
-        return iter(order[of_rank[begins_at:]].tolist())
+        begin, self._begins_at = self._begins_at, 0
+        of_rank = begin + self._rank + self._world * torch.arange(self.left_after(begin))
+        return iter(order[of_rank % self._length].tolist())
 
     def __len__(self) -> int:
-        return -(-self._length // self._world)
+        return self.left_after(0)
 
 
 class ResumableLoader(DataLoader[T]):
     """A DataLoader that LeaseIterator can start within an epoch, without loading the earlier items.
 
-    Its `state_dict` is the epoch and the number of its batches that were handed out, for frameworks that save loaders.
-    Takes the options of DataLoader, except those that determine the order of items. It draws no global random
-    numbers; those of its workers depend on seed and epoch only, so augmentation in workers resumes exactly if it is a
-    function of the item.
+    `batch_size` is that of each rank. The position in an epoch is counted in samples over all ranks, so that it is
+    valid at any number of ranks. A run that resumes on another number of ranks must keep the batch of all ranks
+    (`batch_per_rank`), unless `scales_batch` is set: then a step has more samples on more ranks.
+
+    Its `state_dict` is the position, for frameworks that save loaders. Takes the options of DataLoader, except those
+    that determine the order of items; `drop_last` drops a batch that is not full over all ranks. It draws no global
+    random numbers; those of its workers depend on seed and epoch only, so augmentation in workers resumes exactly if it
+    is a function of the item.
     """
 
     def __init__(
@@ -180,38 +232,61 @@ class ResumableLoader(DataLoader[T]):
         shuffle: bool = True,
         rank: int = 0,
         world: int = 1,
+        scales_batch: bool = False,
         **options: Any,  # those of DataLoader
     ) -> None:
         self._seed = seed
-        self._indices = ResumableSampler(_length(dataset), seed=seed, shuffle=shuffle, rank=rank, world=world)
+        self._world = world
+        self._batch_size = batch_size
+        self.scales_batch = scales_batch
+        whole = batch_size * world if options.get("drop_last") else 0
+        length = _length(dataset)
+        self._indices = ResumableSampler(length, seed=seed, shuffle=shuffle, rank=rank, world=world, multiple_of=whole)
         self._own = torch.Generator()
         super().__init__(dataset, batch_size, sampler=self._indices, generator=self._own, **options)
         self.resume_at(0, 0)
 
+    @property
+    def samples_per_item(self) -> int:
+        """Samples of a batch, over all ranks."""
+        return self._batch_size * self._world
+
+    def items_after(self, samples: int) -> int:
+        """Batches that are left of an epoch after this many samples over all ranks."""
+        return -(-self._indices.left_after(samples) // self._batch_size)
+
     def resume_at(self, epoch: int, position: int) -> None:
         """Makes the next iteration start in this epoch, after `position` batches."""
-        assert self.batch_size is not None, "the constructor requires a batch size"
-        self._indices.resume_at(epoch, position * self.batch_size)
-        self._state = (epoch, position)
+        self.resume_at_sample(epoch, position * self.samples_per_item)
+
+    def resume_at_sample(self, epoch: int, samples: int) -> None:
+        """Makes the next iteration start in this epoch, after this many samples over all ranks."""
+        self._indices.resume_at_sample(epoch, samples)
+        self._state = (epoch, samples)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # any iterator of batches is one
-        assert self.batch_size is not None, "the constructor requires a batch size"
-        epoch, items = self._indices.start
+        epoch, samples = self._indices.start
         self._own.manual_seed(epoch_seed(self._seed, epoch))
         batches = super().__iter__()
-        for position, batch in enumerate(batches, 1 + items // self.batch_size):
-            self._state = (epoch, position)
+        for batch in batches:
+            samples += self.samples_per_item
+            self._state = (epoch, samples)
             yield batch
 
     def state_dict(self) -> dict[str, int]:
-        """Epoch, and batches of it that were handed out."""
-        epoch, position = self._state
-        return {"epoch": epoch, "position": position}
+        """Epoch, and batches and samples of it that were handed out."""
+        epoch, samples = self._state
+        batch = self.samples_per_item
+        position = {"epoch": epoch, "position": samples // batch}
+        return {**position, "samples": samples, "batch": batch, "ranks": self._world}
 
     def load_state_dict(self, state_dict: Mapping[str, int]) -> None:
-        """Makes the next iteration continue after the batches of `state_dict`."""
-        epoch, position = state_dict["epoch"], state_dict["position"]
-        self.resume_at(*((epoch, position) if position < len(self) else (epoch + 1, 0)))
+        """Makes the next iteration continue after the samples of `state_dict`."""
+        saved = DataPosition(steps=1, **state_dict)
+        check_ranks(self, saved, self._world)
+        samples = saved.samples if saved.batch else saved.position * self.samples_per_item
+        is_over = self.items_after(samples) == 0
+        self.resume_at_sample(saved.epoch + is_over, 0 if is_over else samples)
 
 
 def epoch_seed(seed: int, epoch: int) -> int:
@@ -227,6 +302,10 @@ class Ranks:
     local_rank: int
     world: int
     device: torch.device
+
+    def batch_per_rank(self, total: int) -> int:
+        """Samples for each rank of a batch of `total`; raises InvalidInput if the ranks do not divide it."""
+        return batch_per_rank(total, self.world)
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """The model on this rank's device, with gradients averaged over all ranks if there are several.
@@ -244,6 +323,20 @@ class Ranks:
         return DistributedDataParallel(
             moved, device_ids=[self.device] if on_gpu else None, find_unused_parameters=keep_buckets
         )
+
+
+def batch_per_rank(total: int, world: int = 0) -> int:
+    """Samples for each of `world` ranks (default: those of the job) of a batch of `total`, so that steps stay the same.
+
+    Raises InvalidInput if the ranks do not divide it.
+    """
+    ranks = world or int(os.environ.get("WORLD_SIZE", "1"))
+    if total < 1 or total % ranks:
+        raise InvalidInput(
+            f"total must be a multiple of the {ranks} ranks of the job, so that each has as many samples of a batch, "
+            f"got {total!r}: choose it as a multiple of all sizes of the job"
+        )
+    return total // ranks
 
 
 @contextmanager
@@ -272,6 +365,14 @@ _RANK_VARIABLES: Final = (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"
 
 def _rank() -> int:
     return int(os.environ.get("RANK", "0"))
+
+
+def _seed_all(seed: int) -> None:
+    torch.manual_seed(seed)
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % (1 << 32))
 
 
 def _random_file(rank: int) -> str:

@@ -46,6 +46,9 @@ class DataPosition:
     epoch: int = 0
     position: int = 0  # items of the epoch that have been used
     took_s: float = 0.0  # duration of the write
+    ranks: int = 0  # of the job; 0 = not recorded
+    batch: int = 0  # samples of an item, over all ranks; 0 = not known
+    samples: int = 0  # of the epoch that have been used, over all ranks, if `batch` is known
 
 
 def read_position(directory: Path) -> DataPosition:
@@ -58,7 +61,7 @@ def read_position(directory: Path) -> DataPosition:
         return DataPosition(steps=steps, position=steps)
     try:
         position = DataPosition(**json.loads(text))
-        counts = (position.steps, position.epoch, position.position)
+        counts = (getattr(position, name) for name in ("steps", "epoch", "position", "ranks", "batch", "samples"))
         is_good = all(isinstance(value, int) and value >= 0 for value in counts) and math.isfinite(position.took_s)
     except (ValueError, TypeError) as error:
         raise RemoteViolation(f"{directory / POSITION_FILE} must contain a data position: {error}") from error
@@ -77,6 +80,7 @@ class CheckpointWriter:
         self._directory = directory
         self._rank = rank
         self._world = world
+        self._ranks = ranks
         self._loaded = [directory / f".rank-{number}-loaded" for number in range(ranks)] if ranks > 1 else []
 
     def write(self, position: DataPosition, save: Callable[[Path], object], deadline_s: float) -> float:
@@ -95,7 +99,7 @@ class CheckpointWriter:
             if self._world > 1:
                 self._wait_for_ranks(writing, final, deadline_s)
             if self._rank == 0:
-                text = json.dumps(asdict(position) | {"took_s": clock_s() - began_s})
+                text = json.dumps(asdict(position) | {"took_s": clock_s() - began_s, "ranks": self._ranks})
                 (writing / POSITION_FILE).write_text(text)
                 sync_tree(writing)
                 self._publish(writing, final, deadline_s)
@@ -205,24 +209,67 @@ class Resumable(Protocol):
         ...
 
 
+@runtime_checkable
+class CountsSamples(Protocol):
+    """A loader whose position is counted in samples over all ranks, so that it holds at any number of ranks."""
+
+    scales_batch: bool  # whether an item may have more samples on more ranks
+
+    @property
+    def samples_per_item(self) -> int:
+        """Samples of an item, over all ranks."""
+        ...
+
+    def items_after(self, samples: int) -> int:
+        """Items that are left of an epoch after this many samples."""
+        ...
+
+    def resume_at_sample(self, epoch: int, samples: int) -> None:
+        """Makes the next iteration start in this epoch, after this many samples of its order."""
+        ...
+
+
 class EpochCursor(Generic[Item]):
     """The items of a loader from a data position on. `position` counts the items used in this epoch; the caller adds.
 
     Calls `set_epoch` of the loader and of its sampler, if they have one. Items of a loader that is not Resumable are
-    skipped one by one.
+    skipped one by one. Raises InvalidInput if the job had another number of `ranks` and the position does not hold.
     """
 
-    def __init__(self, loader: Iterable[Item], epochs: int, start: DataPosition) -> None:
+    def __init__(self, loader: Iterable[Item], epochs: int, start: DataPosition, ranks: int = 1) -> None:
         self._loader = loader
         self._epochs = epochs
-        passed, position = _split(loader, start.position)
+        self._batch = batch_of(loader)
+        check_ranks(loader, start, ranks)
+        passed, position = _split(loader, start.position) if not start.batch else (0, start.position)
+        rest = 0
+        if self._batch and start.batch:
+            position, rest = divmod(start.samples, self._batch)
         self.epoch = start.epoch + passed
         self.position = position
+        self._rest = rest  # samples of this epoch that fill no item of now
         self._items = self._start_epoch() if start.steps and self.epoch < epochs else None
 
     def __iter__(self) -> Iterator[Item]:
         while self.has_epoch:
             yield from self.rest_of_epoch()
+
+    @property
+    def batch(self) -> int:
+        """Samples of an item, over all ranks; 0 = not known."""
+        return self._batch
+
+    @property
+    def samples(self) -> int:
+        """Samples of this epoch that have been used, over all ranks; 0 if `batch` is not known."""
+        return self.position * self._batch + self._rest
+
+    def items_left(self) -> int:
+        """Items of this epoch and the next ones; 0 = not known."""
+        loader: object = self._loader
+        length = length_of(loader)
+        of_epoch = loader.items_after(self.samples) if isinstance(loader, CountsSamples) else length - self.position
+        return max(0, of_epoch + (self._epochs - self.epoch - 1) * length) if length else 0
 
     @property
     def has_epoch(self) -> bool:
@@ -235,15 +282,18 @@ class EpochCursor(Generic[Item]):
         before = self.position
         yield from items
         self._items = None
-        if self.position == 0 and before == 0:
+        if self.position == before == self._rest == 0:
             raise InvalidInput("loader must yield items each time it is iterated over, but it is empty")
         self.epoch += 1
-        self.position = 0
+        self.position = self._rest = 0
 
     def _start_epoch(self) -> Iterator[Item]:
         for part in (self._loader, getattr(self._loader, "sampler", None)):
             if callable(set_epoch := getattr(part, "set_epoch", None)):
                 set_epoch(self.epoch)
+        if isinstance(self._loader, CountsSamples):
+            self._loader.resume_at_sample(self.epoch, self.samples)
+            return iter(self._loader)
         if isinstance(self._loader, Resumable):
             self._loader.resume_at(self.epoch, self.position)
             return iter(self._loader)
@@ -254,6 +304,36 @@ class EpochCursor(Generic[Item]):
                 f"loader must yield at least {self.position} items to resume at this position, got {skipped}"
             )
         return items
+
+
+def check_ranks(loader: object, start: DataPosition, ranks: int) -> None:
+    """Raises InvalidInput if this data position, of another number of ranks or another batch, does not hold here."""
+    batch = batch_of(loader)
+    scales = loader.scales_batch if isinstance(loader, CountsSamples) else None
+    if start.ranks in (0, ranks):
+        holds = not batch or not start.batch or scales is not None or start.samples % batch == 0
+    elif not batch or not start.batch:
+        if start.position:
+            raise InvalidInput(
+                f"loader must count samples to resume a checkpoint of {start.ranks} ranks on {ranks}: use "
+                "ResumableLoader, or set its attribute samples_per_item to the samples of an item over all ranks, got "
+                f"{type(loader).__name__}"
+            )
+        holds = True
+    else:
+        holds = batch == start.batch or bool(scales)
+    if not holds:
+        raise InvalidInput(
+            f"a batch must have {start.batch} samples over all ranks, as in the checkpoint of {start.ranks} ranks, got "
+            f"{batch} on {ranks}: take batch_per_rank({start.batch}) of gavelpy.torch, or scales_batch=True of "
+            "ResumableLoader if a step may have more samples on more ranks"
+        )
+
+
+def batch_of(loader: object) -> int:
+    """Samples of an item of a loader, over all ranks; 0 = not known."""
+    batch = getattr(loader, "samples_per_item", 0)
+    return batch if isinstance(batch, int) and batch > 0 else 0
 
 
 def _split(loader: object, position: int) -> tuple[int, int]:

@@ -32,6 +32,9 @@ class LeaseIterator(LeaseLoop, Generic[Item]):
     In a gang, create one on every rank. By default the first rank saves, as models are the same on all ranks; with
     `save_on="all"` each rank calls `save` with the same directory at the same step.
 
+    A job with several sizes may resume on another number of ranks: the position of a loader that counts samples
+    (`gavelpy.torch.ResumableLoader`) holds there, that of another one is refused.
+
     Outside a lease it is an ordinary loop, which saves into `checkpoint_directory`, if given, and resumes from there.
     """
 
@@ -65,6 +68,11 @@ class LeaseIterator(LeaseLoop, Generic[Item]):
     def epoch(self) -> int:
         """The current pass over the loader, from 0."""
         return self._cursor.epoch
+
+    @property
+    def world(self) -> int:
+        """Ranks of the job under this lease; another lease may have another number."""
+        return self._context.world
 
     def __iter__(self) -> Iterator[Item]:
         if self.should_stop():
@@ -100,9 +108,11 @@ class LeaseIterator(LeaseLoop, Generic[Item]):
 
     def _start_at(self, start: DataPosition) -> None:
         epochs = self._epochs or (NEVER if self._total else 1)
-        self._cursor = EpochCursor(self._loader, epochs, start)
-        own = epochs * length_of(self._loader) if epochs != NEVER else 0
+        self._cursor = EpochCursor(self._loader, epochs, start, self.world)
+        left = self._cursor.items_left() if epochs != NEVER else 0
+        own = self._steps + left if length_of(self._loader) and epochs != NEVER else 0
         self._in_all = min(filter(None, (self._total, own)), default=0)
 
     def _position(self) -> DataPosition:
-        return DataPosition(self._steps, self._cursor.epoch, self._cursor.position)
+        cursor = self._cursor
+        return DataPosition(self._steps, cursor.epoch, cursor.position, batch=cursor.batch, samples=cursor.samples)

@@ -88,8 +88,9 @@ def test_ranks_look_for_checkpoints_of_their_lease_only_if_torchrun_restarted_th
     held: Held, restarts: str, first_item: int
 ) -> None:
     first = Count()
+    held.environment(WORLD_SIZE="2", RANK="0")
     first.run(LeaseIterator(range(9), first.save, steps_total=4))
-    held.environment(WORLD_SIZE="2", RANK="0", TORCHELASTIC_RESTART_COUNT=restarts)
+    held.environment(TORCHELASTIC_RESTART_COUNT=restarts)
 
     with LeaseIterator(range(9), Count().save, load=lambda _: None) as batches:
         item = next(iter(batches))
