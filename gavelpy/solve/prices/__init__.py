@@ -13,6 +13,7 @@ Modules:
     kink_kernels        the equations of a vertex
     corner_kernels      modes and mixes of a job
     numba_search        compiled searches for prices, used where numba is loaded already
+    pivots_search       all pivots in one compiled call
     column_kernels      the highest level of up to some thousand jobs by columns
     newton_kernels      Newton's steps, in numba
     curve_kernels       roots of needs that bend, in numba

@@ -28,7 +28,7 @@ from gavelpy.solve.prices import engine
 from gavelpy.solve.prices.certified import proved
 from gavelpy.solve.prices.crossover import first_in_doubt
 from gavelpy.solve.prices.newton import PRICE_FLOOR, Point
-from gavelpy.solve.prices.table import Jobs, Table
+from gavelpy.solve.prices.table import Jobs, Table, fixed
 from gavelpy.solve.prices.vertex import Mix, by_kernels
 from gavelpy.solve.program import APART
 from gavelpy.solve.solver import NUMPY_ROWS_MAX, Solver
@@ -221,13 +221,6 @@ def _new_rows(problem: AllocationProblem, given: _Given, objective: LinearObject
     if not equal_values:
         left = min(left, of_values.changes_left())
     return _rows(given, None, left, equal_values=equal_values) if left >= 0 else None
-
-
-def fixed(given: Floats) -> Floats:
-    """A read-only view of an array: numba compiles a kernel once for it, whether or not the array is writable."""
-    view = given.view()
-    view.flags.writeable = False
-    return view
 
 
 def _goal(given: _Given, rows: _Rows, objective: LinearObjective, kind: str) -> _Goal:

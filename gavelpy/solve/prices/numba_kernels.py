@@ -6,7 +6,7 @@ import numpy as np
 
 from gavelpy.model.arrays import Floats
 from gavelpy.solve.compiled import njit
-from gavelpy.solve.prices.table import IDLE, Modes, Sweep, Table, Tally
+from gavelpy.solve.prices.table import IDLE, Modes, Sweep, Table, Tally, fixed
 
 
 def sweep(table: Table, need: Floats, slope: Floats, prices: Floats, width: float, level: float) -> Sweep:
@@ -205,13 +205,6 @@ def _demand(rate, gpus, count, low, high, need, slope, used, drift):  # type: ig
         if a >= 0:
             used[a] += load * (1.0 - theta)
             drift[a] -= load * more
-
-
-def fixed(given: Floats) -> Floats:
-    """A read-only view of an array: numba compiles a kernel once for it, whether or not the array is writable."""
-    view = given.view()
-    view.flags.writeable = False
-    return view
 
 
 def tally(

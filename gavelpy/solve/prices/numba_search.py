@@ -52,10 +52,10 @@ def balance(taken, gpu_counts, best, tie, free, kinks, left, rows):  # type: ign
 @njit(cache=True, nogil=True, error_model="numpy")
 def leave(amount, taken, gpu_counts, best, tie, free, kinks, left, rows):  # type: ignore[no-untyped-def]
     """Releases the kink with the most negative amount, and returns its row, or -1; sets what `balance` sets."""
-    row = _leaving(amount, gpu_counts, best, tie, free, kinks)
+    row = leaving(amount, gpu_counts, best, tie, free, kinks)
     if row >= 0:
         balance(taken, gpu_counts, best, tie, free, kinks, left, rows)
-        _release(row, tie, free, kinks)
+        release(row, tie, free, kinks)
     return row
 
 
@@ -82,7 +82,7 @@ def _constants(taken, best, tie, free, kinks, rows):  # type: ignore[no-untyped-
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _leaving(amount, gpu_counts, best, tie, free, kinks):  # type: ignore[no-untyped-def]
+def leaving(amount, gpu_counts, best, tie, free, kinks):  # type: ignore[no-untyped-def]
     """The row with the most negative amount, or -1. A short best corner is swapped first."""
     ties, frees = kinks
     part = amount.copy()
@@ -113,7 +113,7 @@ def _leaving(amount, gpu_counts, best, tie, free, kinks):  # type: ignore[no-unt
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _release(row, tie, free, kinks):  # type: ignore[no-untyped-def]
+def release(row, tie, free, kinks):  # type: ignore[no-untyped-def]
     """Removes one kink."""
     if row < kinks[0]:
         for r in range(row, kinks[0] - 1):

@@ -9,12 +9,15 @@ This function has a kink where a class has two best corners (a tie) and where a 
 prices; at first all prices are zero. One after another is released, and prices move along the edge as long as the sum
 falls, past any number of kinks. If GPUs are hardly scarce that is a step or two of about 40 microseconds.
 
-There is no state: the same jobs in the same order have the same answer, to the last byte. Where numba is loaded already
-(`table.search_kernels`), compiled loops do the same, operation by operation; the products and equations stay numpy's.
+There is no state: the same jobs in the same order have the same answer, to the last byte. A unique optimum is computed
+from its kinks in order, whatever the steps to it were. Where numba is loaded already (`table.search_kernels`), one call
+finds it (pivots_search.py). Other optima depend on the steps: there compiled loops take the same, operation by
+operation, and the products and equations stay numpy's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from types import ModuleType
@@ -22,7 +25,7 @@ from types import ModuleType
 import numpy as np
 
 from gavelpy.model.arrays import Floats, Ints
-from gavelpy.solve.prices.table import INTERPRETED, Table, search_kernels
+from gavelpy.solve.prices.table import INTERPRETED, Table, fixed, search_kernels
 from gavelpy.solve.prices.vertex import Mix
 
 STEPS_MAX = 100
@@ -79,6 +82,16 @@ class _Point:
             return spare[self.free]
         return np.asarray(np.linalg.solve(self.rows(corners).T, spare), dtype=np.float64)
 
+    def in_order(self) -> _Point:
+        """The same kinks, sorted by class, corner and type; the first corner of a class counts as its best."""
+        best, ties, of_class = self.best.copy(), [], dict[int, list[int]]()
+        for k, v in self.ties:
+            of_class.setdefault(k, [int(self.best[k])]).append(v)
+        for k in sorted(of_class):
+            best[k], *others = sorted(of_class[k])
+            ties += [(k, v) for v in others]
+        return _Point(self.price, best, ties, sorted(self.free))
+
     def release(self, row: int) -> None:
         """Removes one kink."""
         if row < len(self.ties):
@@ -96,11 +109,14 @@ def most_gain(table: Table, floor: Floats) -> Mix | None:
     kernels = search_kernels() if len(table.gpu_counts) > 1 else None  # numpy adds a single column in another order
     try:
         if kernels is not None:
-            return _by_kernels(table, floor, kernels)
+            return _by_one_call(table, floor) or _by_kernels(table, floor, kernels)
         with INTERPRETED.search():
             corners = _corners(table, floor)
             at = None if np.isneginf(corners.gain.max(axis=1)).any() else _searched(corners)
-            return None if at is None else _settled(table, corners, at)
+            if at is None:
+                return None
+            mix = _settled(table, corners, at.in_order(), _by_elimination)
+            return mix if mix.is_unique else _settled(table, corners, at, _by_lapack)
     except np.linalg.LinAlgError:
         return None
 
@@ -126,6 +142,18 @@ def _searched(corners: _Corners) -> _Point | None:
         if not _gone(corners, at, direction):
             return None
     return None
+
+
+def _by_one_call(table: Table, floor: Floats) -> Mix | None:
+    """The answer if it is unique."""
+    from gavelpy.solve.prices.pivots_search import UNIQUE, answered
+
+    K, T = table.rate.shape
+    low, high, _, _ = _pairs(T)
+    time, steepness, price = np.empty((K, T)), np.empty(K), np.empty(T)
+    given = (table.rate, table.gain, table.gpus, table.count, floor, table.gpu_counts)
+    end = answered(*map(fixed, given), low, high, _SURE, STEPS_MAX, time, steepness, price)
+    return Mix(time, steepness, price, 0.0, True, True) if end == UNIQUE else None
 
 
 def _by_kernels(table: Table, floor: Floats, kernels: ModuleType) -> Mix | None:
@@ -266,21 +294,51 @@ def _gone(corners: _Corners, at: _Point, direction: Floats) -> bool:
     return True
 
 
-def _determined(rows: Floats, spare: Floats, dearer: Floats, free: Ints) -> tuple[Floats, Floats]:
+_Solve = Callable[[Floats, Floats], Floats]  # of equations (T, T) with their right sides (T,)
+
+
+def _by_lapack(rows: Floats, right: Floats) -> Floats:
+    return np.asarray(np.linalg.solve(rows, right), dtype=np.float64)
+
+
+def _by_elimination(rows: Floats, right: Floats) -> Floats:
+    """The solution of equations, number by number as in pivots_search.py."""
+    T, a = len(right), [[*row, number] for row, number in zip(rows.tolist(), right.tolist(), strict=True)]
+    for c in range(T):
+        pivot = max(range(c, T), key=lambda r: abs(a[r][c]))
+        a[c], a[pivot] = a[pivot], a[c]
+        if a[c][c] == 0.0:
+            raise np.linalg.LinAlgError("the equations of kinks must be independent")
+        for r in range(c + 1, T):
+            part = a[r][c] / a[c][c]
+            if part != 0.0:
+                for t in range(c, T + 1):
+                    a[r][t] -= part * a[c][t]
+    found = [row[T] for row in a]
+    for c in range(T - 1, -1, -1):
+        for t in range(c + 1, T):
+            found[c] -= a[c][t] * found[t]
+        found[c] /= a[c][c]
+    return np.array(found)
+
+
+def _determined(
+    rows: Floats, spare: Floats, dearer: Floats, free: Ints, solve: _Solve = _by_lapack
+) -> tuple[Floats, Floats]:
     """Amounts and prices, (T,), of the kinks with these rows, gains of the ties' second corners, and free types."""
     if not len(dearer):
         return spare[free], np.zeros(len(spare))
-    amount = np.asarray(np.linalg.solve(rows.T, spare), dtype=np.float64)
-    price: Floats = np.maximum(np.linalg.solve(rows, np.append(dearer, np.zeros(len(free)))), 0.0)
+    amount = solve(rows.T, spare)
+    price: Floats = np.maximum(solve(rows, np.append(dearer, np.zeros(len(free)))), 0.0)
     price[free] = 0.0
     return amount, price
 
 
-def _settled(table: Table, corners: _Corners, at: _Point) -> Mix:
+def _settled(table: Table, corners: _Corners, at: _Point, solve: _Solve) -> Mix:
     """The answer at a point from which no edge leads down."""
     classes, free = np.arange(len(at.best)), np.array(at.free, dtype=np.int64)
     dearer = np.array([corners.gain[k, v] - corners.gain[k, at.best[k]] for k, v in at.ties])
-    amount, price = _determined(at.rows(corners), at.spare(corners), dearer, free)
+    amount, price = _determined(at.rows(corners), at.spare(corners), dearer, free, solve)
     value = corners.value(price)
     ahead = value[classes, at.best]
     value[classes, at.best] = -np.inf

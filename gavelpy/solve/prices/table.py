@@ -228,6 +228,13 @@ def kernels(jobs: int) -> ModuleType:
     return numba_kernels
 
 
+def fixed(given: Floats) -> Floats:
+    """A read-only view of an array: numba compiles a kernel once for it, whether or not the array is writable."""
+    view = given.view()
+    view.flags.writeable = False
+    return view
+
+
 def compiled(_: int) -> ModuleType:
     """The loops in numba, for any number of jobs: where they are loaded, and rounding is in no answer."""
     return kernels(NUMPY_ROWS_MAX + 1)
