@@ -61,13 +61,26 @@ def _row(jobs: Sequence[client_pb2.Job]) -> tuple[str, ...]:
         printable(job.name if is_one else f"{_prefix([each.name for each in jobs])}*"),
         printable(job.owner),
         state if is_one else f"{state} x{len(jobs)}",
-        str(job.gpus) if is_one else f"{len(jobs)}x{job.gpus}",
+        gpus_cell(job) if is_one else f"{len(jobs)}x{gpus_cell(job)}",
         printable(f"{types} {nodes}{_beside(jobs)}".strip() or DASH),
         "?" if any(each.total_open for each in jobs) else count(sum(each.steps_total for each in jobs)),
         done(jobs),
         compact(rate) if rate > 0 else DASH,
         printable(why if how_often == len(jobs) or not why else f"{why} ({how_often} of {len(jobs)})"),
     )
+
+
+def gpus_cell(job: client_pb2.Job) -> str:
+    """The GPUs of a job's lease, else those that it requests; of several numbers, all of them, too: `2 of 1,2,4`."""
+    if not job.sizes:
+        return str(job.gpus)
+    return f"{job.gpus} of {sizes_text(job.sizes)}" if job.lease >= 0 else sizes_text(job.sizes)
+
+
+def sizes_text(sizes: Sequence[int]) -> str:
+    """Ascending numbers of GPUs: `1,2,4,8`, or `1..8` of all from 1 to 8."""
+    is_range = len(sizes) > 2 and sizes[-1] - sizes[0] == len(sizes) - 1
+    return f"{sizes[0]}..{sizes[-1]}" if is_range else ",".join(map(str, sizes))
 
 
 def _beside(jobs: Sequence[client_pb2.Job]) -> str:
@@ -104,7 +117,7 @@ def ended_table(found: Iterable[client_pb2.Job]) -> TableData:
             printable(job.name),
             printable(job.owner),
             enum_name(client_pb2.JobState, job.state),
-            str(job.gpus),
+            gpus_cell(job),
             timestamp(job.submitted_at_s),
             duration(job.started_at_s - job.submitted_at_s) if job.started_at_s else DASH,
             timestamp(job.ended_at_s),
@@ -129,7 +142,7 @@ def priority_table(found: Iterable[client_pb2.Job]) -> TableData:
             printable(job.name),
             printable(job.owner),
             enum_name(client_pb2.JobState, job.state),
-            str(job.gpus),
+            gpus_cell(job),
             printable(job.priority),
             f"{job.weight:g}",
             f"{100 * job.share:.1f} %",

@@ -10,7 +10,7 @@ import typer
 
 from gavelpy.cli import connect as c
 from gavelpy.cli import options as o
-from gavelpy.cli.job_tables import ended_table, jobs_table, priority_table
+from gavelpy.cli.job_tables import ended_table, jobs_table, priority_table, sizes_text
 from gavelpy.cli.output import (
     Output,
     as_json,
@@ -168,6 +168,8 @@ def explain(
         out.print(printable(line))
     if found.accounts:
         out.print(_accounts_table(found.accounts))
+    if found.sizes:
+        out.print(_sizes_table(found.sizes))
     out.print("History:")
     for line in found.history:
         out.print(f"  {printable(line)}")
@@ -188,6 +190,11 @@ def explanation(found: client_pb2.GetJobResponse) -> list[str]:
         f"{duration(account.owed_s)}, received {duration(account.received_s)}, marginal value {compact(account.price)}"
         for account in found.accounts
     ]
+    accounts += [
+        f"{size.gpus} {size.gpu_type}: {compact(size.rate_steps_per_s)} steps/s, share {100 * size.share:.1f} %, owed "
+        f"{duration(size.owed_s)}, received {duration(size.received_s)}"
+        for size in found.sizes
+    ]
     return [*_sentences(found), *accounts, "History:", *(f"  {line}" for line in found.history)]
 
 
@@ -198,7 +205,10 @@ def _sentences(found: client_pb2.GetJobResponse) -> list[str]:
     state = enum_name(client_pb2.JobState, job.state)
     where = f" on {job.gpu_type} of {', '.join(job.node_ids)} under lease {job.lease}" if job.lease >= 0 else ""
     where += "".join(f", shared with job {other}" for other in job.co_located_with)
-    gpus = "1 GPU" if job.gpus == 1 else f"{job.gpus} GPUs"
+    requested = found.description.gpus or job.gpus
+    gpus = "1 GPU" if requested == 1 else f"{requested} GPUs"
+    if job.sizes:
+        gpus += f", runs on {sizes_text(job.sizes)}{f', has {job.gpus} now' if job.lease >= 0 else ''}"
     team = f"team {printable(job.entity)}, " if job.entity else ""
     steps = f"{count(job.steps_done)} of {count(job.steps_total)} steps ({percent(job.steps_done, job.steps_total)})"
     if job.total_open:
@@ -297,5 +307,24 @@ def _accounts_table(accounts: Sequence[client_pb2.TypeAccount]) -> Table:
             duration(account.owed_s),
             duration(account.received_s),
             compact(account.price),
+        )
+    return table
+
+
+def _sizes_table(sizes: Sequence[client_pb2.SizeAccount]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("GPUs", "GPU type", "steps/s", "share", "owed", "received"):
+        table.add_column(title, justify="left" if title == "GPU type" else "right")
+    for size in sizes:
+        table.add_row(
+            str(size.gpus),
+            printable(size.gpu_type),
+            compact(size.rate_steps_per_s),
+            f"{100 * size.share:.1f} %",
+            duration(size.owed_s),
+            duration(size.received_s),
         )
     return table

@@ -214,7 +214,7 @@ def _show_forecasts(answer: client_pb2.SubmitJobsResponse, output: Output) -> No
         table.add_row(
             printable(job.name or DASH),
             "yes" if forecast.can_run else "no",
-            printable(forecast.gpu_type or DASH),
+            printable(f"{forecast.gpus} {forecast.gpu_type}" if forecast.gpu_type else DASH),
             printable(", ".join(forecast.node_ids) or DASH),
             duration(forecast.start_in_s),
             duration(forecast.finish_in_s),

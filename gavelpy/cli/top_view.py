@@ -240,7 +240,7 @@ _JOB_COLUMNS: Final = (
     _Column("name", 14, 0, lambda job: job.name, grows=True),
     _Column("owner", 10, 6, lambda job: job.owner),
     _Column("state", 9, 0, _coloured_state),
-    _Column("GPUs", 4, 1, lambda job: str(job.gpus), is_right=True),
+    _Column("GPUs", 4, 1, lambda job: f"{job.gpus}*" if job.sizes else str(job.gpus), is_right=True),
     _Column("done", _BAR + 7, 0, _done),
     _Column("on", 16, 3, lambda job: f"{job.gpu_type} {', '.join(job.node_ids)}".strip() or DASH),
     _Column("steps/s", 9, 4, lambda job: compact(job.rate_steps_per_s) if job.rate_steps_per_s > 0 else DASH, True),

@@ -134,6 +134,14 @@ class ClaimTable:
         if self.count:
             self.target[np.isin(self.first, rows) | np.isin(self.second, rows)] = 0.0
 
+    def gpus_owed(self, count: int) -> Floats:
+        """GPUs that the shares of each job are worth on average, half of those of a pair for each, (count,)."""
+        total, is_pair = np.zeros(count), self.second >= 0
+        gpus = self.target * self.gpus
+        np.add.at(total, self.first, np.where(is_pair, gpus / 2, gpus))
+        np.add.at(total, self.second[is_pair], gpus[is_pair] / 2)
+        return total
+
     def by_job(self, name: str, count: int, type_count: int) -> Floats:
         """A column summed by job and type, (count, type_count)."""
         total, values, is_pair = np.zeros((count, type_count)), getattr(self, name), self.second >= 0

@@ -119,6 +119,37 @@ def account(core: SchedulerCore, job: int, now_s: float) -> JobAccount:
     )
 
 
+@dataclass(frozen=True, eq=False)
+class SizeAccounts:
+    """What a job with several sizes is owed and has received on each. Rows follow gpus, columns GPU types."""
+
+    gpus: Ints  # (S,) ascending
+    rate_steps_per_s: Floats  # (S, T); NaN = unknown
+    share: Floats  # (S, T) of the allocation in force
+    owed_s: Floats  # (S, T)
+    received_s: Floats  # (S, T)
+
+
+def size_accounts(core: SchedulerCore, job: int, now_s: float) -> SizeAccounts | None:
+    """The account of a job by its sizes, as if the core booked time at `now_s`; None if it has one size."""
+    jobs, claims = core.jobs, core.jobs.claims
+    if job not in jobs.sizes:
+        return None
+    own, elapsed_s, is_alive = jobs.sizes[job], now_s - core.settled_s, jobs.state[job] <= LAST_ALIVE
+    rows = np.flatnonzero((claims.first == job) & (claims.second < 0))
+    at = np.searchsorted(own.gpus, claims.gpus[rows]), claims.gpu_type[rows]
+    share, owed_s, received_s = (np.zeros(own.rate.shape) for _ in range(3))
+    for column, values in ((share, claims.target), (owed_s, claims.owed_s), (received_s, claims.received_s)):
+        column[at] = values[rows]
+    if is_alive:
+        fade = core.settings.rules.fade(core.settings, elapsed_s)
+        owed_s, received_s = owed_s * fade + share * elapsed_s, received_s * fade
+    if jobs.lease[job] >= 0 and jobs.since_s[job] >= 0:
+        held = int(np.searchsorted(own.gpus, jobs.gpus[job])), int(jobs.lease_type[job])
+        received_s[held] += now_s - float(jobs.since_s[job])
+    return SizeAccounts(own.gpus, own.rate, share if is_alive else np.zeros_like(share), owed_s, received_s)
+
+
 def lag_s(core: SchedulerCore, rows: Ints, now_s: float) -> Floats:
     """Lag of these active jobs, over all types: time owed less time received, in seconds, negative if ahead, (K,).
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from gavelpy.cli.job_tables import jobs_table
-from gavelpy.cli.jobs import _sentences
+from gavelpy.cli.jobs import _sentences, explanation
 from gavelpy.cli.output import as_json, as_rich, as_text, echo_json_list, show_table
 from gavelpy.runtime.wire import client_pb2
 
@@ -130,3 +130,28 @@ def test_one_job_of_unknown_length_makes_the_total_of_an_array_unknown() -> None
     (row,) = jobs_table(array, expand=False).rows
 
     assert row[6:8] == ("?", "120 steps")
+
+
+@pytest.mark.parametrize(
+    ("fields", "cell"),
+    [
+        ({"gpus": 4}, "4"),
+        ({"gpus": 1, "sizes": [1, 2, 4]}, "1,2,4"),
+        ({"gpus": 2, "sizes": [1, 2, 4], "lease": 7}, "2 of 1,2,4"),
+        ({"gpus": 3, "sizes": range(1, 9), "lease": 7}, "3 of 1..8"),
+        ({"gpus": 1, "sizes": [1, 2]}, "1,2"),
+    ],
+)
+def test_gpus_are_those_held_of_all_on_which_the_job_runs(fields: dict[str, object], cell: str) -> None:
+    assert jobs_table([make_job(**fields)]).rows[0][4] == cell
+
+
+def test_explanation_has_requested_and_held_gpus_and_a_line_for_each_size() -> None:
+    job = make_job(gpus=2, sizes=[1, 2], lease=7)
+    size = client_pb2.SizeAccount(gpus=2, gpu_type="v100", rate_steps_per_s=18.0, share=0.5, owed_s=60.0)
+    answer = client_pb2.GetJobResponse(job=job, description=client_pb2.JobDescription(gpus=1), sizes=[size])
+
+    lines = explanation(answer)
+
+    assert any(line.startswith("Requests 1 GPU, runs on 1,2, has 2 now, weight") for line in lines)
+    assert "2 v100: 18 steps/s, share 50.0 %, owed 60 s, received 0.0 s" in lines

@@ -15,6 +15,7 @@ from gavelpy.mechanism.original_gavel import OriginalRules
 from gavelpy.mechanism.reasons import reasons
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.snapshot import restore, snapshot
+from gavelpy.mechanism.view import account, size_accounts
 from gavelpy.model.job import JobSpec
 from gavelpy.policies.max_min_fairness import MaxMinFairness
 from tests.estimator.tables import make_table
@@ -181,3 +182,21 @@ def test_sizes_that_make_no_sense_are_refused(sizes: tuple[int, ...], rates: dic
 
 def test_one_size_alone_is_no_choice() -> None:
     assert make_spec("a", gpus=2, sizes=(2,)) == make_spec("a", gpus=2)
+
+
+def test_account_by_size_has_share_and_time_of_each() -> None:
+    core = make_core(make_elastic("a"), make_spec("b"), servers=[("v100", 4)])
+    wake(core)
+    solved(core, (0, 1, 0.25), (0, 4, 0.5), (1, 1, 0.25))
+    start(core, *core.jobs.leased.tolist())
+
+    found, now = size_accounts(core, 0, 100.0), account(core, 0, 100.0)
+
+    assert found is not None
+    assert found.gpus.tolist() == [1, 2, 4]
+    assert found.share[:, 0].tolist() == [0.25, 0.0, 0.5]
+    assert found.owed_s.sum(axis=0) == pytest.approx(now.owed_s)
+    assert found.received_s[:, 0].tolist() == [100.0 * (gpus == core.jobs.gpus[0]) for gpus in (1, 2, 4)]
+    assert found.received_s.sum(axis=0) == pytest.approx(now.received_s)
+    assert core.jobs.claims.gpus_owed(2).tolist() == [0.25 + 4 * 0.5, 0.0]
+    assert size_accounts(core, 1, 100.0) is None

@@ -614,11 +614,14 @@ class Forecast(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     GPU_TYPE_FIELD_NUMBER: _builtins.int
     NODE_IDS_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
     START_IN_S_FIELD_NUMBER: _builtins.int
     FINISH_IN_S_FIELD_NUMBER: _builtins.int
     can_run: _builtins.bool
     reason: _builtins.str
     gpu_type: _builtins.str
+    """of its first lease, as the next two"""
+    gpus: _builtins.int
     start_in_s: _builtins.float
     finish_in_s: _builtins.float
     @_builtins.property
@@ -630,12 +633,13 @@ class Forecast(_message.Message):
         reason: _builtins.str = ...,
         gpu_type: _builtins.str = ...,
         node_ids: _abc.Iterable[_builtins.str] | None = ...,
+        gpus: _builtins.int = ...,
         start_in_s: _builtins.float = ...,
         finish_in_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["can_run", b"can_run", "finish_in_s", b"finish_in_s", "gpu_type", b"gpu_type", "node_ids", b"node_ids", "reason", b"reason", "start_in_s", b"start_in_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["can_run", b"can_run", "finish_in_s", b"finish_in_s", "gpu_type", b"gpu_type", "gpus", b"gpus", "node_ids", b"node_ids", "reason", b"reason", "start_in_s", b"start_in_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -949,6 +953,7 @@ class GetJobResponse(_message.Message):
     NOTES_FIELD_NUMBER: _builtins.int
     PREEMPTION_GPU_S_FIELD_NUMBER: _builtins.int
     PREEMPTION_COST_FIELD_NUMBER: _builtins.int
+    SIZES_FIELD_NUMBER: _builtins.int
     start_in_s: _builtins.float
     """forecast; -1 = unknown"""
     finish_in_s: _builtins.float
@@ -974,6 +979,10 @@ class GetJobResponse(_message.Message):
     def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """what its owner should know, such as figures that measurements contradict"""
 
+    @_builtins.property
+    def sizes(self) -> _containers.RepeatedCompositeFieldContainer[Global___SizeAccount]:
+        """of several numbers of GPUs, where the job can run; none = it has one"""
+
     def __init__(
         self,
         *,
@@ -988,14 +997,51 @@ class GetJobResponse(_message.Message):
         notes: _abc.Iterable[_builtins.str] | None = ...,
         preemption_gpu_s: _builtins.float = ...,
         preemption_cost: _builtins.str = ...,
+        sizes: _abc.Iterable[Global___SizeAccount] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "job", b"job"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accounts", b"accounts", "checkpoint", b"checkpoint", "description", b"description", "finish_in_s", b"finish_in_s", "forecast", b"forecast", "history", b"history", "job", b"job", "notes", b"notes", "preemption_cost", b"preemption_cost", "preemption_gpu_s", b"preemption_gpu_s", "start_in_s", b"start_in_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accounts", b"accounts", "checkpoint", b"checkpoint", "description", b"description", "finish_in_s", b"finish_in_s", "forecast", b"forecast", "history", b"history", "job", b"job", "notes", b"notes", "preemption_cost", b"preemption_cost", "preemption_gpu_s", b"preemption_gpu_s", "sizes", b"sizes", "start_in_s", b"start_in_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetJobResponse: _TypeAlias = GetJobResponse  # noqa: Y015
+
+@_typing.final
+class SizeAccount(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GPUS_FIELD_NUMBER: _builtins.int
+    GPU_TYPE_FIELD_NUMBER: _builtins.int
+    RATE_STEPS_PER_S_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
+    OWED_S_FIELD_NUMBER: _builtins.int
+    RECEIVED_S_FIELD_NUMBER: _builtins.int
+    gpus: _builtins.int
+    gpu_type: _builtins.str
+    rate_steps_per_s: _builtins.float
+    """NaN = unknown"""
+    share: _builtins.float
+    """of its time, now"""
+    owed_s: _builtins.float
+    received_s: _builtins.float
+    def __init__(
+        self,
+        *,
+        gpus: _builtins.int = ...,
+        gpu_type: _builtins.str = ...,
+        rate_steps_per_s: _builtins.float = ...,
+        share: _builtins.float = ...,
+        owed_s: _builtins.float = ...,
+        received_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_type", b"gpu_type", "gpus", b"gpus", "owed_s", b"owed_s", "rate_steps_per_s", b"rate_steps_per_s", "received_s", b"received_s", "share", b"share"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SizeAccount: _TypeAlias = SizeAccount  # noqa: Y015
 
 @_typing.final
 class TypeAccount(_message.Message):

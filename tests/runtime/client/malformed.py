@@ -61,9 +61,7 @@ def random_message(kind: type[Message], rng: random.Random, depth: int = 0) -> A
         if rng.random() < 0.4:
             continue
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            values = field.message_type.fields_by_name["value"]
-            for _ in range(rng.choice((1, 2, 70))):
-                getattr(message, field.name)[f"{_text(rng)[:50]}{rng.randrange(99)}"] = _scalar(values, rng)
+            _fill_map(getattr(message, field.name), field.message_type.fields_by_name, rng, depth)
         elif field.is_repeated:
             _fill(getattr(message, field.name), field, rng, depth)
         elif field.message_type is not None:
@@ -73,6 +71,17 @@ def random_message(kind: type[Message], rng: random.Random, depth: int = 0) -> A
         else:
             setattr(message, field.name, _scalar(field, rng))
     return message
+
+
+def _fill_map(into: Any, fields: Any, rng: random.Random, depth: int) -> None:
+    keys, values = fields["key"], fields["value"]
+    for _ in range(rng.choice((1, 2, 70))):
+        is_text = keys.type == keys.TYPE_STRING
+        key = f"{_text(rng)[:50]}{rng.randrange(99)}" if is_text else _scalar(keys, rng)
+        if values.message_type is None:
+            into[key] = _scalar(values, rng)
+        elif depth < 3:
+            into[key].CopyFrom(random_message(values.message_type._concrete_class, rng, depth + 1))
 
 
 def _fill(into: Any, field: Any, rng: random.Random, depth: int) -> None:

@@ -8,6 +8,7 @@ import os
 import pickle
 import signal
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon.engine.forecast import Ahead, Forecaster, LookAhead, without_specs
 from gavelpy.runtime.daemon.engine.forecast_worker import COSTS, look_ahead
 from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
+from tests.estimator.tables import make_table
 from tests.runtime.daemon.harness import make_spec
 from tests.runtime.daemon.table_builders import Bench, part
 from tests.runtime.daemon.test_worker_process import until_gone
@@ -205,3 +207,52 @@ def test_worker_that_is_killed_is_started_again_for_the_next_question() -> None:
 
     assert again.expected[0].finish_in_s == pytest.approx(START_S + 100.0)
     assert last.why_not == "too many forecasts are requested at once"
+
+
+SIZED: Mapping[str, Any] = {"sizes": (1, 2), "rates_by_size": {2: {"v100": 18.0}}}
+
+
+def test_job_of_several_sizes_runs_at_the_rate_of_its_size() -> None:
+    made = Bench(("n0", 2))
+    made.tell(JobSubmitted(make_spec("a#0", steps=1_800.0, **SIZED)))
+
+    (expected,) = ahead(made.core, 0, choice=FAIR).expected
+
+    assert (expected.gpus, expected.finish_in_s) == (2, pytest.approx(START_S + 100.0))
+
+
+def test_job_of_several_sizes_continues_at_its_measured_rate_on_as_many_gpus() -> None:
+    made = Bench(("n0", 2))
+    made.tell(JobSubmitted(make_spec("a#0", steps=1_800.0, **SIZED)))
+    made.wake()
+    made.orders("n0")
+    made.say("n0", part(0, 0))
+
+    (expected,) = ahead(made.core, 0, rates={0: 9.0}, choice=FAIR).expected
+
+    assert (made.core.jobs.gpus[0], expected.finish_in_s) == (2, pytest.approx(200.0))
+
+
+def test_job_to_submit_grows_once_another_one_is_over() -> None:
+    core = Bench(("n0", 2)).core
+    core_copy, parts = without_specs(core)
+    new = [make_spec("a#0", steps=100.0), make_spec("b#1", steps=18_000.0, **SIZED)]
+    question = LookAhead(core_copy, [pickle.dumps(part) for part in parts], 0.0, FAIR, new, (0, 1), {}, 1e9, 30.0)
+
+    first, second = look_ahead(question, None).expected
+
+    assert (first.gpus, second.gpus) == (1, 1)
+    assert first.finish_in_s < 100.0
+    assert 1_000.0 < second.finish_in_s < 1_400.0  # 1,000 s on both GPUs from the start, 1,800 s on one
+
+
+@pytest.mark.parametrize(("rate", "ends_s"), [(18.0, 160.0), (0.0, START_S + 180.0)])
+def test_table_has_the_rates_of_sizes_that_the_job_does_not_declare(rate: float, ends_s: float) -> None:
+    made = Bench(("n0", 2), move_lag_s=0.0)
+    made.tell(JobSubmitted(make_spec("a#0", steps=1_800.0, job_type="lm", sizes=(1, 2))))
+    bare, parts = without_specs(made.core)
+    question = LookAhead(bare, [pickle.dumps(part) for part in parts], 0.0, FAIR, (), (0,), {}, 1e9, 30.0)
+
+    (expected,) = look_ahead(question, make_table({("lm", 2): {"v100": rate}}, ("v100",))).expected
+
+    assert expected.finish_in_s == pytest.approx(ends_s, abs=10.0)

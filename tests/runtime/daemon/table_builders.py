@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gavelpy.mechanism import sizes
 from gavelpy.mechanism.commands import Command, KillLease, RoundPlan, SolveAllocation
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import AllocationSolved, Event, JobSubmitted, LeaseEnded, NodeJoined, Outcome, WakeupDue
@@ -20,7 +21,7 @@ PATIENCE = Patience(overlap_s=20.0, unsaved_overlap_s=300.0, grace_s=10.0, margi
 
 
 class Bench:
-    """A core with a lease table; its requests are answered immediately, with equal shares for all."""
+    """A core with a lease table; its requests are answered at once, with equal shares for all, on the largest size."""
 
     def __init__(self, *nodes: tuple[str, int], **settings: Any) -> None:
         self.core = SchedulerCore(MechanismSettings(**{"round_s": 100.0, **settings}))
@@ -53,7 +54,9 @@ class Bench:
                     return
                 rows = command.jobs
                 share = np.full(len(rows), 1.0 / len(rows))
-                self.tell(AllocationSolved(command.epoch, rows, np.zeros(len(rows), dtype=np.int64), share))
+                types = np.zeros(len(rows), dtype=np.int64)
+                largest = sizes.largest(self.core.jobs, rows) if self.core.jobs.sizes else types[:0]
+                self.tell(AllocationSolved(command.epoch, rows, types, share, sizes=largest))
 
     def submit(self, *names: str, gpus: int = 1, **options: Any) -> None:
         """Submits jobs that run for about a day."""

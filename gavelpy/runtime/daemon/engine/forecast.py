@@ -45,8 +45,9 @@ class Expected:
 
     start_in_s: float = NOT_SEEN_S
     finish_in_s: float = NOT_SEEN_S
-    gpu_type: str = ""
+    gpu_type: str = ""  # of its first lease, as the next two
     node_ids: tuple[str, ...] = ()
+    gpus: int = 0
 
 
 @dataclass(frozen=True, eq=False)

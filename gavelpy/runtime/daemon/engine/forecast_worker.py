@@ -7,6 +7,7 @@ import pickle
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -26,7 +27,8 @@ from gavelpy.mechanism.events import (
     ThroughputEstimated,
 )
 from gavelpy.mechanism.lifecycle import JobState, Resumes
-from gavelpy.model.arrays import Ints
+from gavelpy.mechanism.sizes import sizes_of
+from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.job import JobSpec
 from gavelpy.model.problem import BlindView
 from gavelpy.model.throughput import ThroughputTable
@@ -74,9 +76,9 @@ class Forecast(VirtualScheduler):
     """Runs a copy of a core ahead of time, with the daemon's policy.
 
     Assumptions: no job is submitted, cancelled or fails, nodes stay as they are, and no jobs are co-located. Jobs run
-    at the rates that the core knows, or at their measured rate where they run now. A job that has not run yet saves
-    checkpoints if another job of its job type does. A job ends when its time limit is reached: exactly, if it stays on
-    the GPU type where it runs, or runs on its fastest one.
+    at the rates that the core knows, or at their measured rate where they run now, on as many GPUs. A job that has not
+    run yet saves checkpoints if another job of its job type does. A job ends when its time limit is reached: exactly,
+    if it stays on the GPU type where it runs, or runs on its fastest one.
     """
 
     def __init__(
@@ -98,10 +100,11 @@ class Forecast(VirtualScheduler):
             np.concatenate([known, np.array(new, dtype=np.float64).reshape(len(submitted), len(pool.gpu_types))]),
             np.concatenate([jobs.steps_total[:n], [job.steps_total for job in submitted]]),
             COSTS,
+            rate_by_size=_rates_by_size(core, submitted),
         )
         for row, rate in rates.items():
             if rate > 0 and jobs.lease_type[row] >= 0:
-                self._cluster.true_rate[row, jobs.lease_type[row]] = rate
+                self._rates(row)[jobs.lease_type[row]] = rate
         for row in core.jobs.active.tolist():
             self._limit(row, core.jobs.specs[row], float(core.jobs.ran_s(np.array([row]), self.now_s)[0]))
         for k, job in enumerate(submitted):
@@ -124,12 +127,17 @@ class Forecast(VirtualScheduler):
             return
         jobs, cluster = self.core.jobs, self._cluster
         is_running = row < jobs.count and jobs.state[row] == JobState.RUNNING
-        rates = cluster.true_rate[row, jobs.lease_type[row]] if is_running else cluster.true_rate[row].max(initial=0.0)
+        rates = self._rates(row)[jobs.lease_type[row]] if is_running else cluster.true_rate[row].max(initial=0.0)
         left_s = job.time_s - ran_s - (0.0 if is_running else COSTS.restart_s)
         began = float((jobs.steps_done if is_running else jobs.steps_saved)[row]) if row < jobs.count else 0.0
         most = began + max(left_s, LEFT_S_MIN) * float(rates)
         if rates > 0:
             cluster.steps_total[row] = min(cluster.steps_total[row], most)
+
+    def _rates(self, row: int) -> Floats:
+        """The rates at which a job runs on each type, on as many GPUs as it has now, (T,)."""
+        by_size, jobs = self._cluster.rate_by_size.get(row), self.core.jobs
+        return self._cluster.true_rate[row] if by_size is None else by_size[int(jobs.gpus[row])]
 
     def run(self, wanted: Sequence[int], horizon_s: float, wall_s: float) -> str:
         """Advances until the wanted jobs are over; returns why it stopped earlier, or an empty string."""
@@ -166,7 +174,10 @@ class Forecast(VirtualScheduler):
                 for job in event.jobs.tolist():
                     self._note_finish(job)
             case ThroughputEstimated():
-                self._cluster.true_rate[event.jobs] = np.nan_to_num(event.rates_steps_per_s, nan=0.0)
+                known, by_size = np.nan_to_num(event.rates_steps_per_s, nan=0.0), self._cluster.rate_by_size
+                self._cluster.true_rate[event.jobs] = known
+                for k in [k for k, row in enumerate(event.jobs.tolist()) if row in by_size]:
+                    by_size[int(event.jobs[k])][int(event.sizes[k])][:] = known[k]
             case _:
                 pass
 
@@ -176,8 +187,18 @@ class Forecast(VirtualScheduler):
         pool = self.core.pool
         nodes = tuple(dict.fromkeys(pool.node_ids[row] for row in pool.node_of[gpus].tolist()))
         gpu_type = pool.gpu_types[int(pool.type_of[gpus[0]])]
-        self.expected[job] = Expected(self.now_s - self.began_s, NOT_SEEN_S, gpu_type, nodes)
+        self.expected[job] = Expected(self.now_s - self.began_s, NOT_SEEN_S, gpu_type, nodes, len(gpus))
 
     def _note_finish(self, job: int) -> None:
         seen, in_s = self.expected[job], self.now_s - self.began_s
-        self.expected[job] = Expected(min(seen.start_in_s, in_s), in_s, seen.gpu_type, seen.node_ids)
+        self.expected[job] = replace(seen, start_in_s=min(seen.start_in_s, in_s), finish_in_s=in_s)
+
+
+def _rates_by_size(core: SchedulerCore, submitted: Sequence[JobSpec]) -> dict[int, dict[int, Floats]]:
+    """Rates of jobs with several sizes on each type, by row and number of GPUs; 0 = unknown."""
+    jobs, gpu_types = core.jobs, core.pool.gpu_types
+    new = {jobs.count + k: sizes_of(job, gpu_types) for k, job in enumerate(submitted) if job.sizes}
+    return {
+        row: dict(zip(own.gpus.tolist(), np.nan_to_num(own.rate, nan=0.0), strict=True))
+        for row, own in (jobs.sizes | new).items()
+    }

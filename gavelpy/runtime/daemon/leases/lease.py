@@ -254,6 +254,14 @@ def partner_of(core: SchedulerCore, job: int, lease: int) -> tuple[int, int]:
     return (ids.serial(partner), int(jobs.lease[partner])) if partner >= 0 else (-1, -1)
 
 
+def measured_rates(core: SchedulerCore, leases: Iterable[Lease]) -> dict[int, float]:
+    """Measured steps/s of jobs under the leases that they have now, by job; 0 = not measured."""
+    jobs, ids = core.jobs, core.jobs.ids
+    rows = ((lease, ids.row(lease.job)) for lease in leases if lease.is_started)
+    current = (lease for lease, row in rows if row >= 0 and jobs.lease[row] == lease.lease)
+    return {lease.job: lease.rate_measured_steps_per_s for lease in current}
+
+
 def columns_of(leases: Sequence[Lease], steps: Iterable[float]) -> tuple[Ints, Ints, Floats]:
     """Columns of an event: jobs, leases, steps."""
     return (

@@ -148,6 +148,8 @@ def _sentence(event: Event, values: dict[str, Any]) -> str:
         case JobSubmitted():
             spec = event.spec
             gpus = "1 GPU" if spec.gpus == 1 else f"{spec.gpus} GPUs"
+            others = ", ".join(str(size) for size in spec.sizes if size != spec.gpus)
+            gpus += f" (or {others})" if others else ""
             owner = spec.owner or "an unknown user"
             steps = "number of steps not known" if spec.open_ended else f"{spec.steps_total:g} steps"
             return f"job {values['job']} ({name_of(spec.id)}) submitted by {owner}: {gpus}, {steps}"

@@ -16,7 +16,7 @@ from gavelpy.mechanism.non_preemptible import NEVER_SAVED
 from gavelpy.mechanism.priority_classes import check_known
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.teams import of_team
-from gavelpy.mechanism.view import account
+from gavelpy.mechanism.view import account, size_accounts
 from gavelpy.mechanism.windows import check_reservations
 from gavelpy.model.job import JobId, JobSpec
 from gavelpy.policies.base import ProblemInput, uses_of
@@ -24,6 +24,7 @@ from gavelpy.runtime.checkpoint_directory import newest
 from gavelpy.runtime.daemon.engine.forecast import Expected, Forecaster, Outlook, Outlooks
 from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
 from gavelpy.runtime.daemon.job_history import full_id, name_of
+from gavelpy.runtime.daemon.leases.lease import measured_rates
 from gavelpy.runtime.daemon.queries.job_status import JobStatus
 from gavelpy.runtime.daemon.queries.jobs import JobQueries, as_described
 from gavelpy.runtime.daemon.queries.teams import team_notes
@@ -52,12 +53,25 @@ class GpuTypeAccount:
 
 
 @dataclass(frozen=True)
+class SizeAccount:
+    """The same of one of the numbers of GPUs on which a job can run, on one GPU type."""
+
+    gpus: int
+    gpu_type: str
+    rate_steps_per_s: float
+    share: float
+    owed_s: float
+    received_s: float
+
+
+@dataclass(frozen=True)
 class JobExplanation:
     """One job in detail. Times count from now; -1 = unknown."""
 
     job: JobStatus
     description: JobSpec
     accounts: Sequence[GpuTypeAccount]
+    sizes: Sequence[SizeAccount]  # of several sizes, where the job can run; empty = it has one
     start_in_s: float
     finish_in_s: float
     forecast: str  # how the two times were computed; empty = the job is over
@@ -75,6 +89,7 @@ class JobForecast:
     can_run: bool
     reason: str  # why a time is unknown
     gpu_type: str
+    gpus: int  # of its first lease
     node_ids: Sequence[str]
     start_in_s: float
     finish_in_s: float
@@ -169,6 +184,7 @@ class Explainer:
             job=self._jobs.statuses([job])[0],
             description=replace(described, environment=spec.environment) if shows_environment else described,
             accounts=self._accounts(job),
+            sizes=self._sizes(job),
             start_in_s=start_in_s,
             finish_in_s=finish_in_s,
             forecast=how,
@@ -243,8 +259,7 @@ class Explainer:
         return bool(self._scheduler.core.jobs.by_serial.hold[job] != NOT_HELD)
 
     def _measured(self) -> dict[int, float]:
-        leases = self._scheduler.leases.leases.values()
-        return {lease.job: lease.rate_measured_steps_per_s for lease in leases if lease.is_started}
+        return measured_rates(self._scheduler.core, self._scheduler.leases.leases.values())
 
     def _accounts(self, job: int) -> list[GpuTypeAccount]:
         """Time owed and received on each GPU type, brought forward from the core's last decision to now."""
@@ -261,6 +276,19 @@ class Explainer:
                 price=prices.get(name, math.nan),
             )
             for kind, name in enumerate(booked.gpu_types)
+        ]
+
+    def _sizes(self, job: int) -> list[SizeAccount]:
+        core = self._scheduler.core
+        booked = size_accounts(core, core.jobs.ids.row(job), self._scheduler.now_s())
+        if booked is None:
+            return []
+        columns = (booked.rate_steps_per_s, booked.share, booked.owed_s, booked.received_s)
+        return [
+            SizeAccount(gpus, name, *(float(column[row, kind]) for column in columns))
+            for row, gpus in enumerate(booked.gpus.tolist())
+            for kind, name in enumerate(core.pool.gpu_types)
+            if booked.rate_steps_per_s[row, kind] != 0 or booked.received_s[row, kind] > 0
         ]
 
     async def _checkpoint(self, job: int) -> str:
@@ -322,6 +350,7 @@ def _forecast(expected: Expected, why_not: str) -> JobForecast:
         can_run=starts,
         reason="" if starts and ends else why_not or "no job will start or end until something changes",
         gpu_type=expected.gpu_type,
+        gpus=expected.gpus,
         node_ids=expected.node_ids,
         start_in_s=_known(expected.start_in_s),
         finish_in_s=_known(expected.finish_in_s),

@@ -58,7 +58,8 @@ def team_statuses(scheduler: Scheduler) -> list[TeamStatus]:
     entity = jobs.entity[active]
     runs = jobs.state[active] == JobState.RUNNING
     of_holder = jobs.entity[pool.job[pool.job != NONE]]
-    owed = (jobs.target[active].sum(axis=1) * jobs.gpus[active])[entity >= 0]
+    alone = jobs.target[active].sum(axis=1) * jobs.gpus[active]  # of jobs of one size
+    owed = (alone + jobs.claims.gpus_owed(jobs.count)[active])[entity >= 0]
     waiting, running, in_use, shares = (
         np.bincount(rows[rows >= 0], weights, minlength=names)
         for rows, weights in ((entity[~runs], None), (entity[runs], None), (of_holder, None), (entity, owed))

@@ -84,6 +84,7 @@ def explanation_message(found: JobExplanation) -> pb.GetJobResponse:
         "job": job_message(found.job),
         "description": description_message(found.description),
         "accounts": [pb.TypeAccount(**vars(account)) for account in found.accounts],
+        "sizes": [pb.SizeAccount(**vars(account)) for account in found.sizes],
     }
     return pb.GetJobResponse(**values)
 

@@ -18,6 +18,7 @@ from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon.changes import check_policy
 from gavelpy.runtime.daemon.engine.forecast import Ahead, Expected, Forecaster
 from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
+from gavelpy.runtime.daemon.leases.lease import measured_rates
 from gavelpy.runtime.daemon.queries.fields import require
 from gavelpy.runtime.daemon.queries.jobs import JobQueries
 from gavelpy.runtime.daemon.scheduler import Scheduler
@@ -82,8 +83,7 @@ class WhatIf:
 
     async def _ahead(self, choice: PolicyChoice, supposed: list[Event]) -> Ahead:
         scheduler = self._scheduler
-        leases = scheduler.leases.leases.values()
-        rates = {lease.job: lease.rate_measured_steps_per_s for lease in leases if lease.is_started}
+        rates = measured_rates(scheduler.core, scheduler.leases.leases.values())
         return await self._forecaster.ask(
             scheduler.core, scheduler.now_s(), choice, wanted=(), rates=rates, everything=True, supposed=supposed
         )

@@ -77,6 +77,12 @@ export const date = (unix_s) => (unix_s ? new Date(unix_s * 1000).toISOString().
 export const clock = (unix_s) => new Date(unix_s * 1000).toISOString().slice(11, 19);
 export const plural = (number, one, many = one + 's') => `${count(number)} ${number === 1 ? one : many}`;
 
+/** GPUs of a job's lease, else those that it requests; of several numbers, all of them, too. */
+export function gpus(job) {
+  if (!job.sizes.length) return String(job.gpus);
+  return job.lease < 0 ? job.sizes.join(', ') : `${job.gpus} of ${job.sizes.join(', ')}`;
+}
+
 /** Facts as a description list: pairs of name and text or element; those without a value are left out. */
 export function facts(pairs) {
   return h('dl', {class: 'facts'}, pairs.filter(([, value]) => value !== '' && value !== null && value !== undefined)

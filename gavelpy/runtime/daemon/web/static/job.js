@@ -1,7 +1,7 @@
 // One job: why it waits, when it should start, owed against received time, history, changes, and its log.
 import {get, named, post, streamed} from './api.js';
 import {chart} from './chart.js';
-import {announce, confirmed, count, date, duration, facts, fill, h, short, table} from './dom.js';
+import {announce, confirmed, count, date, duration, facts, fill, gpus, h, short, table} from './dom.js';
 
 const LIVING = ['waiting', 'starting', 'running', 'stopping'];
 const LINES_MAX = 2000;
@@ -43,7 +43,7 @@ export function job(me, name) {
     fill(state, facts([
       ['state', h('span', {class: `state ${job.state}`}, job.held_by ? `${job.state}, held by ${job.held_by}` : job.state)],
       ['why', job.reason || job.failure || job.detail], ['owner', job.owner], ['team', job.entity],
-      ['GPUs', `${job.gpus}${job.gpu_type ? ` ${job.gpu_type} on ${job.node_ids.join(', ')}` : ''}`],
+      ['GPUs', `${gpus(job)}${job.gpu_type ? ` ${job.gpu_type} on ${job.node_ids.join(', ')}` : ''}`],
       ['progress', job.total_open ? `${count(job.steps_done)} steps` : `${count(job.steps_done)} of ${count(job.steps_total)} steps`],
       ['rate', job.rate_steps_per_s ? `${short(job.rate_steps_per_s)} steps/s` : ''],
       ['submitted', date(job.submitted_at_s)], ['started', date(job.started_at_s)],
@@ -59,7 +59,11 @@ export function job(me, name) {
     fill(accounts, found.accounts.length && table('By GPU type', [
       {title: 'GPU type', of: (row) => row.gpu_type}, {title: 'Rate', of: (row) => (row.rate_steps_per_s ? `${short(row.rate_steps_per_s)}/s` : 'none')},
       {title: 'Share', of: (row) => short(row.share)}, {title: 'Owed', of: (row) => duration(row.owed_s)},
-      {title: 'Received', of: (row) => duration(row.received_s)}, {title: 'Price', class: 'wide', of: (row) => short(row.price)}], found.accounts));
+      {title: 'Received', of: (row) => duration(row.received_s)}, {title: 'Price', class: 'wide', of: (row) => short(row.price)}], found.accounts),
+    found.sizes && found.sizes.length && table('By number of GPUs', [
+      {title: 'GPUs', of: (row) => String(row.gpus)}, {title: 'GPU type', of: (row) => row.gpu_type},
+      {title: 'Rate', of: (row) => (row.rate_steps_per_s ? `${short(row.rate_steps_per_s)}/s` : 'none')}, {title: 'Share', of: (row) => short(row.share)},
+      {title: 'Owed', class: 'wide', of: (row) => duration(row.owed_s)}, {title: 'Received', class: 'wide', of: (row) => duration(row.received_s)}], found.sizes));
     fill(history, h('ol', {class: 'history'}, found.history.map((line) => h('li', {}, line))),
       (found.notes || []).map((note) => h('p', {class: 'quiet'}, note)));
     if (job.state !== before) await forecast(is_alive);

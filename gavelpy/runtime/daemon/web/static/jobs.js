@@ -1,6 +1,6 @@
 // The table of jobs: filtered, sorted and paged by the scheduler.
 import {get} from './api.js';
-import {count, fill, h} from './dom.js';
+import {count, fill, gpus, h} from './dom.js';
 
 const SIZE = 50;
 const STATES = ['living', 'waiting', 'running', 'over', 'finished', 'failed', 'cancelled', 'all'];
@@ -66,7 +66,7 @@ function row(job, shows_owner) {
     h('td', {}, h('a', {href: `#/jobs/${job.job}`, 'data-key': `job ${job.job}`}, String(job.job))),
     h('td', {}, job.name, why && h('span', {class: 'narrow quiet'}, why)), shows_owner && h('td', {class: 'wide'}, job.owner),
     h('td', {class: `state ${job.state}`}, job.state), h('td', {class: 'wide'}, why),
-    h('td', {class: 'wide number'}, String(job.gpus)), h('td', {class: 'wide'}, where),
+    h('td', {class: 'wide number'}, gpus(job)), h('td', {class: 'wide'}, where),
     h('td', {}, h('progress', {value: done, max: 1, 'aria-label': `Progress of job ${job.job}`, class: 'wide'}), h('span', {class: 'percent'}, ` ${percent}`)),
     h('td', {class: 'wide number'}, job.urgency.toPrecision(3)));
 }
