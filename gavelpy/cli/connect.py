@@ -49,6 +49,14 @@ TimeoutOption = Annotated[
         "through outages.",
     ),
 ]
+StaleOption = Annotated[
+    bool,
+    typer.Option(
+        "--stale-ok",
+        rich_help_panel=_CONNECTION,
+        help="Also accept the answer of a standby, which may be older; stderr and JSON (stale) have its age.",
+    ),
+]
 
 
 def settings(scheduler: str | None, token_file: Path | None, timeout_s: float | None) -> ClientSettings:
@@ -64,15 +72,28 @@ def settings(scheduler: str | None, token_file: Path | None, timeout_s: float | 
 
 
 @contextmanager
-def connected(scheduler: str | None, token_file: Path | None, timeout_s: float | None) -> Iterator[Client]:
-    """A client of the scheduler, closed at the end."""
+def connected(
+    scheduler: str | None, token_file: Path | None, timeout_s: float | None, *, stale_ok: bool = False
+) -> Iterator[Client]:
+    """A client of the scheduler, closed at the end. With `stale_ok`, stderr has the age of a standby's answer."""
     from gavelpy.runtime.service_manager import quiet_grpc
 
     quiet_grpc()
+    from gavelpy.cli.output import notify
     from gavelpy.runtime.client.connection import Client
 
-    with Client(settings(scheduler, token_file, timeout_s)) as client:
+    with Client(settings(scheduler, token_file, timeout_s), stale_ok=stale_ok) as client:
         yield client
+        if (stale := client.stale) is not None:
+            leader = f"{stale.leader} leads" if stale.leader else "no scheduler leads"
+            notify(f"as of event {stale.sequence}, {stale.age_s:.1f} s ago, by the standby {stale.scheduler}; {leader}")
+
+
+def staleness(client: Client) -> dict[str, Any]:  # Any: JSON values
+    """The field `stale` for JSON, if it was accepted: null if the leader has answered."""
+    if not client.stale_ok:
+        return {}
+    return {"stale": client.stale._asdict() if client.stale is not None else None}
 
 
 @contextmanager

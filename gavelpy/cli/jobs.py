@@ -76,6 +76,7 @@ def jobs(
     scheduler: c.SchedulerOption = None,
     token_file: c.TokenFileOption = None,
     timeout: c.TimeoutOption = None,
+    stale_ok: c.StaleOption = False,
 ) -> None:
     """List your unfinished jobs, or all with --all. Admins see the jobs of all users.
 
@@ -102,12 +103,12 @@ def jobs(
         )
     names = _OVER if ended else state or []
     states = [client_pb2.JobState.Value(f"JOB_STATE_{name.upper()}") for name in names]
-    with c.connected(scheduler, token_file, timeout) as client:
+    with c.connected(scheduler, token_file, timeout, stale_ok=stale_ok) as client:
         found = client.jobs(states=states, all_states=all_states, owner=owner, ended_since_s=since or 0.0)
     if priority:
         found.sort(key=lambda job: (job.priority_rank, -job.urgency, job.job))
     if output is Output.JSON:
-        echo_json_list("jobs", [as_json(job) for job in found])
+        echo_json_list("jobs", [as_json(job) for job in found], c.staleness(client))
     else:
         show_table(
             ended_table(found) if ended else priority_table(found) if priority else jobs_table(found, expand=expand)
@@ -120,6 +121,7 @@ def status(
     scheduler: c.SchedulerOption = None,
     token_file: c.TokenFileOption = None,
     timeout: c.TimeoutOption = None,
+    stale_ok: c.StaleOption = False,
 ) -> None:
     """Show the state of jobs, one line per job.
 
@@ -128,10 +130,10 @@ def status(
       gavel status 12
       gavel status train evaluate -o json
     """
-    with c.connected(scheduler, token_file, timeout) as client:
+    with c.connected(scheduler, token_file, timeout, stale_ok=stale_ok) as client:
         found = list(client.wait(names, wait_s=0.0).jobs)
     if output is Output.JSON:
-        echo_json_list("jobs", [as_json(job) for job in found])
+        echo_json_list("jobs", [as_json(job) for job in found], c.staleness(client))
     else:
         show_table(jobs_table(found))
 
@@ -146,6 +148,7 @@ def explain(
     scheduler: c.SchedulerOption = None,
     token_file: c.TokenFileOption = None,
     timeout: c.TimeoutOption = None,
+    stale_ok: c.StaleOption = False,
 ) -> None:
     """Show a job in detail: why it waits, time owed and received, expected start and end, history.
 
@@ -155,10 +158,10 @@ def explain(
       gavel explain train -o json
       gavel explain train --environment
     """
-    with c.connected(scheduler, token_file, timeout) as client:
+    with c.connected(scheduler, token_file, timeout, stale_ok=stale_ok) as client:
         found = client.job(name, environment=environment)
     if output is Output.JSON:
-        echo_json(as_json(found))
+        echo_json(as_json(found) | c.staleness(client))
         return
     if environment:
         _show_environment(found.description)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gavelpy.cli import connect as c
 from gavelpy.cli import options as o
-from gavelpy.cli.output import DASH, Output, TableData, as_json, duration, echo_json_list, printable, show_table
+from gavelpy.cli.output import DASH, MORE, Output, TableData, as_json, duration, echo_json_list, printable, show_table
 
 if TYPE_CHECKING:
     from gavelpy.runtime.wire import client_pb2
@@ -23,6 +23,7 @@ def nodes(
     scheduler: c.SchedulerOption = None,
     token_file: c.TokenFileOption = None,
     timeout: c.TimeoutOption = None,
+    stale_ok: c.StaleOption = False,
 ) -> None:
     """List the nodes with their GPUs, their jobs and the age of their last report.
 
@@ -31,9 +32,9 @@ def nodes(
       gavel nodes
       gavel nodes -o json
     """
-    with c.connected(scheduler, token_file, timeout) as client:
+    with c.connected(scheduler, token_file, timeout, stale_ok=stale_ok) as client:
         found = client.nodes()
-    _show(found, output)
+    _show(found, output, c.staleness(client))
 
 
 def drain(
@@ -162,8 +163,8 @@ def _set_node(
     _show([found], output)
 
 
-def _show(found: Sequence[client_pb2.NodeStatus], output: Output) -> None:
+def _show(found: Sequence[client_pb2.NodeStatus], output: Output, more: Mapping[str, Any] = MORE) -> None:
     if output is Output.JSON:
-        echo_json_list("nodes", [as_json(node) for node in found])
+        echo_json_list("nodes", [as_json(node) for node in found], more)
     else:
         show_table(nodes_table(found))

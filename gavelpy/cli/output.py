@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -47,6 +47,7 @@ NAMES = {FAILED: "failed", BAD_INPUT: "bad_input", UNREACHABLE: "unreachable", N
 
 JSON_VERSION = 1  # of the output of all commands, docs/json.md; a change that breaks readers increases it
 _INDENTED_MAX = 300
+MORE: Final[Mapping[str, Any]] = {}  # fields of JSON: none
 _FILE_COLUMNS = 200  # width of a table in a file or a pipe
 
 Progress = Callable[[str, int, int], None]  # (label of the run, jobs finished, total jobs)
@@ -84,13 +85,14 @@ def echo_json(value: dict[str, Any]) -> None:  # Any: JSON values
     typer.echo(json.dumps({"version": JSON_VERSION, **value}, indent=2, allow_nan=False))
 
 
-def echo_json_list(name: str, entries: Sequence[dict[str, Any]]) -> None:  # Any: JSON values
-    """Prints an object with one list; a long list has one line per entry, which is much faster."""
+def echo_json_list(name: str, entries: Sequence[dict[str, Any]], more: Mapping[str, Any] = MORE) -> None:
+    """Prints an object with one list, and `more`; a long list has one line per entry, which is much faster."""
     if len(entries) <= _INDENTED_MAX:
-        echo_json({name: entries})
+        echo_json({name: entries, **more})
         return
+    rest = "".join(f", {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in more.items())
     lines = ",\n".join(json.dumps(entry, allow_nan=False) for entry in entries)
-    typer.echo(f'{{"version": {JSON_VERSION}, {json.dumps(name)}: [\n{lines}\n]}}')
+    typer.echo(f'{{"version": {JSON_VERSION}, {json.dumps(name)}: [\n{lines}\n]{rest}}}')
 
 
 def json_line(value: dict[str, Any]) -> str:  # Any: JSON values

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,7 +12,18 @@ import typer
 from gavelpy.cli import connect as c
 from gavelpy.cli import job_files
 from gavelpy.cli import options as o
-from gavelpy.cli.output import DASH, Output, as_json, compact, console, duration, echo_json, echo_json_list, printable
+from gavelpy.cli.output import (
+    DASH,
+    MORE,
+    Output,
+    as_json,
+    compact,
+    console,
+    duration,
+    echo_json,
+    echo_json_list,
+    printable,
+)
 from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -90,6 +102,7 @@ def show(
     scheduler: c.SchedulerOption = None,
     token_file: c.TokenFileOption = None,
     timeout: c.TimeoutOption = None,
+    stale_ok: c.StaleOption = False,
 ) -> None:
     """Show the policy, the quality of its last allocation, and the marginal value of each GPU type.
 
@@ -97,8 +110,9 @@ def show(
     Example:
       gavel policy show
     """
-    with c.connected(scheduler, token_file, timeout) as client:
-        _show(client.cluster(), output)
+    with c.connected(scheduler, token_file, timeout, stale_ok=stale_ok) as client:
+        found = client.cluster()
+    _show(found, output, c.staleness(client))
 
 
 @app.command(name="set")
@@ -150,9 +164,9 @@ def _class_in_words(one: client_pb2.PriorityClass) -> str:
     return f"{one.name}: value {one.value}, {preempts}{protected}{owners}"
 
 
-def _show(found: client_pb2.GetClusterResponse, output: Output) -> None:
+def _show(found: client_pb2.GetClusterResponse, output: Output, more: Mapping[str, Any] = MORE) -> None:
     if output is Output.JSON:
-        echo_json(as_json(found))
+        echo_json(as_json(found) | dict(more))
         return
     from rich import box
     from rich.table import Table

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,7 @@ from gavelpy.cli import connect as c
 from gavelpy.cli import options as o
 from gavelpy.cli.output import (
     DASH,
+    MORE,
     Output,
     TableData,
     as_json,
@@ -107,6 +108,7 @@ def reservations(
     scheduler: c.SchedulerOption = None,
     token_file: c.TokenFileOption = None,
     timeout: c.TimeoutOption = None,
+    stale_ok: c.StaleOption = False,
 ) -> None:
     """List the reservations of nodes that are not over.
 
@@ -114,8 +116,9 @@ def reservations(
     Example:
       gavel reservations
     """
-    with c.connected(scheduler, token_file, timeout) as client:
-        _show(client.reservations(), output)
+    with c.connected(scheduler, token_file, timeout, stale_ok=stale_ok) as client:
+        found = client.reservations()
+    _show(found, output, c.staleness(client))
 
 
 def _wanted(
@@ -141,9 +144,9 @@ def _named(option: str, what: str, text: str) -> list[str]:
     return names
 
 
-def _show(found: Sequence[client_pb2.Reservation], output: Output) -> None:
+def _show(found: Sequence[client_pb2.Reservation], output: Output, more: Mapping[str, Any] = MORE) -> None:
     if output is Output.JSON:
-        echo_json_list("reservations", [as_json(each) for each in found])
+        echo_json_list("reservations", [as_json(each) for each in found], more)
         return
     rows = [
         (

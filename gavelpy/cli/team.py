@@ -20,6 +20,7 @@ def show(
     scheduler: c.SchedulerOption = None,
     token_file: c.TokenFileOption = None,
     timeout: c.TimeoutOption = None,
+    stale_ok: c.StaleOption = False,
 ) -> None:
     """Show the teams as a tree: weight, members, and the jobs and GPUs of each without those of the teams below it.
 
@@ -30,10 +31,10 @@ def show(
       gavel team list
       gavel team list -o json
     """
-    with c.connected(scheduler, token_file, timeout) as client:
+    with c.connected(scheduler, token_file, timeout, stale_ok=stale_ok) as client:
         found = client.cluster()
     if output is Output.JSON:
-        echo_json({"policy": found.policy, "teams": [as_json(team) for team in found.teams]})
+        echo_json({"policy": found.policy, "teams": [as_json(team) for team in found.teams]} | c.staleness(client))
         return
     out = console()
     if not found.teams:

@@ -82,6 +82,7 @@ def usage(
     scheduler: c.SchedulerOption = None,
     token_file: c.TokenFileOption = None,
     timeout: c.TimeoutOption = None,
+    stale_ok: c.StaleOption = False,
 ) -> None:
     """Print your GPU-hours, their cost, waiting and preemptions by GPU type; admins: those of all users.
 
@@ -96,7 +97,7 @@ def usage(
     """
     if as_csv and output is Output.JSON:
         raise InvalidInput("--csv and -o json are two formats: leave one out")
-    with c.connected(scheduler, token_file, timeout) as client:
+    with c.connected(scheduler, token_file, timeout, stale_ok=stale_ok) as client:
         found = client.usage(since_s=since or 0.0, owner=owner)
     names = list(dict.fromkeys(name for each in by or ("user,type",) for name in each.split(",")))
     sums = _sums(found.rows, names)
@@ -104,7 +105,10 @@ def usage(
         csv.writer(sys.stdout, lineterminator="\n").writerows(csv_rows(names, sums))
         return
     if output is Output.JSON:
-        echo_json({"since_s": found.since_s, "until_s": found.until_s, "usage": list(_as_json(names, sums))})
+        echo_json(
+            {"since_s": found.since_s, "until_s": found.until_s, "usage": list(_as_json(names, sums))}
+            | c.staleness(client)
+        )
         return
     show_table(usage_table(names, sums))
     notify(f"from {timestamp(found.since_s)} to {timestamp(found.until_s)}")

@@ -8,6 +8,9 @@ from gavelpy.errors import InvalidInput
 from gavelpy.runtime.security.exposure import is_loopback
 
 ADDRESSES_MAX = 9
+STALE_OK = "gavel-stale-ok"  # metadata of a call that a standby may answer, and of its answer:
+STALE_SEQUENCE, STALE_AGE_MS, STALE_LEADER = "gavel-stale-sequence", "gavel-stale-age-ms", "gavel-stale-leader"
+STANDS_BY = "a standby; "  # begin of a standby's refusal
 SILENT_S = 3.0  # without an answer for so long, the next of several addresses is tried
 _PORT = r"(?:[1-9]\d{0,3}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5])"
 _ADDRESS = re.compile(rf"unix:[^\s\0,]+|(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%A-Za-z]+\]):{_PORT}")

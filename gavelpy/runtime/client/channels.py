@@ -60,13 +60,22 @@ class SchedulerChannels(grpc.Channel):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _in_turn(self, method_of: Callable[[grpc.Channel], Any]) -> Callable[..., Any]:
-        methods = {address: method_of(channel) for address, channel in self._channels.items()}
+    def _in_turn(self, method_of: Callable[[grpc.Channel], Any]) -> _InTurn:
+        return _InTurn(self.turns, {address: method_of(channel) for address, channel in self._channels.items()})
 
-        def call(request: Any, **options: Any) -> Any:
-            return methods[self.turns.current](request, **options)
 
-        return call
+class _InTurn:
+    """A method of all channels; a call uses the address whose turn it is."""
+
+    def __init__(self, turns: Turns, methods: dict[str, Any]) -> None:
+        self._turns, self._methods = turns, methods
+
+    def __call__(self, request: Any, **options: Any) -> Any:
+        return self._methods[self._turns.current](request, **options)
+
+    def with_call(self, request: Any, **options: Any) -> Any:
+        """The answer, and the call with its metadata."""
+        return self._methods[self._turns.current].with_call(request, **options)
 
 
 def _channel(settings: ClientSettings, address: str, *, are_several: bool) -> grpc.Channel:

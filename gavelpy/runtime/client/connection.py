@@ -7,42 +7,39 @@ from __future__ import annotations
 
 import math
 import random
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import grpc
 
-from gavelpy.errors import CallFailed, GavelError, InvalidInput, NotAllowed, NotFound, SchedulerUnreachable
-from gavelpy.runtime.addresses import SILENT_S, are_loopback
+from gavelpy.errors import CallFailed, InvalidInput
+from gavelpy.runtime.addresses import (
+    SILENT_S,
+    STALE_AGE_MS,
+    STALE_LEADER,
+    STALE_OK,
+    STALE_SEQUENCE,
+    are_loopback,
+)
 from gavelpy.runtime.client.channels import SchedulerChannels
 from gavelpy.runtime.client.settings import ClientSettings
-from gavelpy.runtime.security.exposure import PUSHBACK
+from gavelpy.runtime.client.statuses import CallLimit, error_of, is_transient, status_of, wait_s_of
 from gavelpy.runtime.wire import client_pb2 as pb
 from gavelpy.runtime.wire import client_pb2_grpc, log_pb2
 
 API_VERSIONS = (1,)
 OVER = (pb.JOB_STATE_FINISHED, pb.JOB_STATE_CANCELLED, pb.JOB_STATE_FAILED)
-CALLS_MAX = 900  # concurrent, on one connection; the scheduler accepts 1,000
 _ATTEMPT_S = 10.0
 _FIRST_PAUSE_S = 0.05
 _PAUSE_S_MAX = 1.0
 _PAGE = 2_000  # jobs: the scheduler fills a page well within an attempt and serves other calls between pages
+_STALE_S = 10.0  # after a standby has answered, before the leader is tried again
 _FORECAST_S = 60.0  # a forecast may take this long, including its wait for earlier ones
 
-_UNREACHABLE = (  # the last one: the scheduler stopped during the call
-    grpc.StatusCode.UNAVAILABLE,
-    grpc.StatusCode.DEADLINE_EXCEEDED,
-    grpc.StatusCode.CANCELLED,
-)
-_UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"  # in gRPC's description of a failed handshake
-_NOT_ALLOWED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
-_BAD_INPUT = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.OUT_OF_RANGE)
 
 Response = TypeVar("Response")
 Stub = Callable[..., Any]  # a method of the generated stub
@@ -53,11 +50,26 @@ def is_over(job: pb.Job) -> bool:
     return job.state in OVER
 
 
-class Client:
-    """Close it, or use it in a `with`. Methods raise SchedulerUnreachable, NotAllowed, CallFailed and InvalidInput."""
+class StaleAnswer(NamedTuple):
+    """Where an answer comes from that is not of the leader, and how current it is."""
 
-    def __init__(self, settings: ClientSettings) -> None:
+    scheduler: str  # the standby
+    leader: str  # empty = none leads
+    sequence: int  # of the last event of the journal that the answer includes
+    age_s: float  # later events, if there are any, are not older
+
+
+class Client:
+    """Close it, or use it in a `with`. Methods raise SchedulerUnreachable, NotAllowed, CallFailed and InvalidInput.
+
+    With `stale_ok` reads are answered by a standby if no leader answers; `stale` is then of the last answer.
+    """
+
+    def __init__(self, settings: ClientSettings, *, stale_ok: bool = False) -> None:
         self.settings = settings
+        self.stale_ok = stale_ok
+        self.stale: StaleAnswer | None = None  # None = of the leader
+        self._stale_until_s = -math.inf
         self._metadata = _metadata(settings)
         self._channel = SchedulerChannels(settings)
         self._calls = CallLimit()
@@ -116,7 +128,7 @@ class Client:
         With `ended_since_s`, a Unix time, none of the jobs that ended before.
         """
         found: list[pb.Job] = []
-        after = -1
+        after, oldest = -1, None
         while True:
             request = pb.ListJobsRequest(
                 states=states, all_states=all_states, owner=owner, page_size=_PAGE, after=after,
@@ -124,7 +136,9 @@ class Client:
             )  # fmt: skip
             page = self._called(self._stub.ListJobs, request, pb.ListJobsResponse)
             found.extend(page.jobs)
+            oldest = oldest or self.stale
             if page.next_after < 0:
+                self.stale = oldest
                 return found
             after = page.next_after
 
@@ -221,7 +235,7 @@ class Client:
             try:
                 yield from call
             except grpc.RpcError as error:
-                raise error_of(*_status(error), self.settings.scheduler) from None
+                raise error_of(*status_of(error), self.settings.scheduler) from None
             finally:
                 call.cancel()  # type: ignore[no-untyped-call]  # of a library without this type
 
@@ -238,7 +252,7 @@ class Client:
                         yield message
                         move_past(message)
             except grpc.RpcError as error:
-                code, detail = _status(error)
+                code, detail = status_of(error)
                 if not (request.follow and is_transient(code)):
                     raise error_of(code, detail, self.settings.scheduler) from None
                 self.server_info()  # waits for the scheduler as long as any call
@@ -262,16 +276,19 @@ class Client:
         """One answer; `extra_s` is how long the scheduler may deliberately wait before it answers."""
         patience_s = self.settings.timeout_s
         attempt_s = SILENT_S if self._channel.turns.are_several else _ATTEMPT_S
+        if self.stale_ok:
+            attempt_s = min(attempt_s, patience_s / (1 + len(self._channel.turns.all)))
         ends_s, pause_s = math.inf, _FIRST_PAUSE_S  # no end until the first failure
+        takes_stale = self.stale_ok and time.monotonic() < self._stale_until_s
         while True:
             began_s = time.monotonic()
             timeout_s = min(patience_s, attempt_s, ends_s - began_s) + extra_s
             try:
                 with self._calls.slot():
-                    answer = method(request, timeout=timeout_s, metadata=self._metadata)
+                    answer = self._attempt(method, request, timeout_s, takes_stale=takes_stale)
             except grpc.RpcError as error:
-                code, detail = _status(error)
-                wait_s = _wait_s(error)
+                code, detail = status_of(error)
+                wait_s = wait_s_of(error)
                 failed_s = began_s + extra_s if code is grpc.StatusCode.DEADLINE_EXCEEDED else time.monotonic()
                 ends_s = min(ends_s, failed_s + patience_s)
                 if self._notify is not None and is_transient(code):
@@ -286,8 +303,28 @@ class Client:
             if wait_s:
                 time.sleep(wait_s * random.uniform(1.0, 1.5))
             elif self._channel.turns.failed():
+                if self.stale_ok and not takes_stale:
+                    takes_stale = True
+                    continue
                 time.sleep(pause_s * random.uniform(0.5, 1.0))
                 pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+
+    def _attempt(self, method: Stub, request: Any, timeout_s: float, *, takes_stale: bool) -> Any:
+        if not takes_stale:
+            answer = method(request, timeout=timeout_s, metadata=self._metadata)
+            self.stale = None
+            return answer
+        metadata = [*self._metadata, (STALE_OK, "1")]
+        answer, call = method.with_call(request, timeout=timeout_s, metadata=metadata)  # type: ignore[attr-defined]  # of `_InTurn`
+        found = dict(call.trailing_metadata() or ())
+        self.stale = None
+        if STALE_SEQUENCE in found:
+            age_s = int(found[STALE_AGE_MS]) / 1_000
+            self.stale = StaleAnswer(
+                self._channel.turns.current, found[STALE_LEADER], int(found[STALE_SEQUENCE]), age_s
+            )
+        self._stale_until_s = time.monotonic() + _STALE_S if self.stale is not None else -math.inf
+        return answer
 
     def _outage_begins(self, why: str) -> None:
         if self._notify is not None and not self._is_away:
@@ -298,68 +335,6 @@ class Client:
         if self._notify is not None and self._is_away:
             self._notify("the scheduler answers again")
         self._is_away = False
-
-
-class CallLimit:
-    """Bounds the concurrent calls of one connection, over all threads: beyond its limit gRPC queues them silently."""
-
-    def __init__(self, calls_max: int = CALLS_MAX) -> None:
-        self._calls_max, self._count = calls_max, 0
-        self._lock = threading.Lock()
-
-    @contextmanager
-    def slot(self) -> Iterator[None]:
-        """Counts a call while it lasts; raises CallFailed if there are as many as the connection allows."""
-        with self._lock:
-            if self._count >= self._calls_max:
-                raise CallFailed(
-                    f"this client has {self._count} open calls and streams, the most that one connection allows: close "
-                    "some of them, or open another Client"
-                )
-            self._count += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._count -= 1
-
-
-def is_transient(code: grpc.StatusCode) -> bool:
-    """Whether the same call may succeed a moment later."""
-    return code in _UNREACHABLE
-
-
-def error_of(code: grpc.StatusCode, detail: str, scheduler: str) -> GavelError:
-    """The exception for the status of a failed call."""
-    if code in _UNREACHABLE and _UNTRUSTED in detail:
-        return SchedulerUnreachable(
-            f"the certificate of the scheduler at {scheduler} is not trusted: check that tls_ca (GAVEL_TLS_CA) names "
-            "the authority that signed it, and that it is issued for this host name and still valid"
-        )
-    if code in _UNREACHABLE:
-        return SchedulerUnreachable(f"the scheduler at {scheduler} does not answer ({_brief(detail)})")
-    if code in _NOT_ALLOWED:
-        return NotAllowed(f"not allowed: {detail}")
-    if code is grpc.StatusCode.NOT_FOUND:
-        return NotFound(detail)
-    if code in _BAD_INPUT:
-        return InvalidInput(detail)
-    return CallFailed(f"the scheduler at {scheduler} answers {code.name}: {detail}")
-
-
-def _brief(detail: str) -> str:
-    """gRPC's description of a failed connection, without the addresses it repeats."""
-    return detail.rpartition("; last error: ")[2][:200] or "no reason given"
-
-
-def _status(error: Any) -> tuple[grpc.StatusCode, str]:  # Any: an RpcError that is also a Call, which has no type
-    return error.code(), error.details() or ""
-
-
-def _wait_s(error: Any) -> float:  # Any: as above
-    """How long a caller above its limits must wait, by the scheduler's answer; 0 = unknown."""
-    given = dict(error.trailing_metadata() or ()).get(PUSHBACK, "")
-    return int(given) / 1_000 if given.isdecimal() else 0.0
 
 
 def _metadata(settings: ClientSettings) -> list[tuple[str, str]]:

@@ -4,6 +4,9 @@ main                the command
 config              its configuration file
 config_sections     the tables of this file: fields, defaults and allowed values
 service             the process: start, stop, reload, signals, sd_notify
+standby             several schedulers of one journal: stands by, leads, stands by again
+follower            the state of a standby, which follows the journal, and how old it is
+promotion           shows the schedulers of a journal, and makes one of them the leader
 recovery            the state after a start, from the journal; the scheduler's clock
 scheduler           the object behind the services: submit, cancel, drain, change the policy
 submissions         checks of submitted jobs; one submission for each key

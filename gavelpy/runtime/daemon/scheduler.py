@@ -113,6 +113,7 @@ class Scheduler:
         self.execution.wake_driver = self.driver.wake
         self.began_s = self.clock.now_s()
         self.version = 0  # grows with every batch of events
+        self.follows = ""  # it leads
         self.is_ready = asyncio.Event()  # the recovered state is in force
         self._opening = (*recovered.events, *self.execution.priced(self.core.pool.gpu_types))
         self._table = read_table(config.throughputs.file)  # digest of the file

@@ -18,71 +18,27 @@ from importlib import import_module
 from typing import TypeVar
 
 from gavelpy import __version__
-from gavelpy.errors import FencedOut, GavelError, InvalidInput, JournalCorrupt, JournalFailed, JournalInUse
+from gavelpy.errors import FencedOut, GavelError, InvalidInput, JournalFailed, JournalInUse, JournalTooNew
 from gavelpy.journal.database import SchedulerMember
 from gavelpy.journal.leadership import Leader, Leadership, TakeoverTimer, Turn
-from gavelpy.journal.store import EventStore, open_store
+from gavelpy.journal.store import EventStore
 from gavelpy.runtime.daemon.config import Config, read_config
+from gavelpy.runtime.daemon.follower import Follower
 from gavelpy.runtime.daemon.http_server import HttpServer
-from gavelpy.runtime.daemon.recovery import Recovered, Replica, recover
-from gavelpy.runtime.daemon.rpc.standby_server import StandbyServer
+from gavelpy.runtime.daemon.recovery import Recovered, recover
+from gavelpy.runtime.daemon.rpc.standby_server import StandbyServer, refusal
 from gavelpy.runtime.daemon.service import Service, begin_to_collect, open_state, watchdog
 from gavelpy.runtime.service_manager import sd_notify
 
 logger = logging.getLogger(__name__)
 LOOK_S = 0.25  # between two looks at the leader
 SIGN_S = 1.0  # between two signs that it stands by
-FOLLOWED_AT_ONCE = 1_000  # events, between two looks
-FOLLOW_AGAIN_S = 10.0  # after the journal could not be followed
 AGAIN_S = 0.5  # after the database failed
+REFUSED_S = 5.0  # until it looks again whether it can read a journal that a newer version has written
 BEATS_A_LEASE = 4
 LEASES_UNKNOWN = 2  # without a renewal, after which a leader stops
 WEB_SERVER = "gavelpy.runtime.daemon.web.server"  # imported where it is configured: aiohttp takes long
 Answer = TypeVar("Answer")
-
-
-class Follower:
-    """Follows a journal that another scheduler writes; for one thread."""
-
-    def __init__(self, config: Config) -> None:
-        self._url = config.scheduler.journal_url
-        self._store: EventStore | None = None
-        self._again_s = 0.0  # by time.monotonic
-        self.replica: Replica | None = None
-
-    @property
-    def sequence(self) -> int:
-        """Of the last event applied; -1 = none, it does not follow."""
-        return self.replica.sequence if self.replica is not None else -1
-
-    def follow(self) -> None:
-        """Applies some of the events that are new. If that is not possible, a later call begins again."""
-        if time.monotonic() < self._again_s:
-            return
-        try:
-            if self._store is None or self.replica is None:
-                self._store = self._store or open_store(self._url)
-                loaded = self._store.load()
-                self.replica = Replica.of_snapshot(loaded.state)
-                self.replica.follow(loaded.events)
-                self.replica.sequence = loaded.sequence
-            entries = self._store.events(self.replica.sequence, FOLLOWED_AT_ONCE)
-            if entries and entries[0][0] > self.replica.sequence + 1:  # those between have left the journal
-                self.replica = None
-            else:
-                self.replica.follow(entries)
-        except (JournalFailed, JournalCorrupt, JournalInUse, InvalidInput) as error:  # or a newer version writes it
-            logger.warning("the journal cannot be followed now", extra={"detail": str(error)})
-            self.close()
-            self.replica = None
-            self._again_s = time.monotonic() + FOLLOW_AGAIN_S
-
-    def close(self) -> None:
-        """Closes its connection; the replica stays."""
-        if self._store is not None:
-            with suppress(GavelError):
-                self._store.close()
-        self._store = None
 
 
 class StandbyScheduler:
@@ -98,11 +54,12 @@ class StandbyScheduler:
         self._patience = TakeoverTimer(self.member.address, settings.lease_s)
         self._follower = Follower(config)
         self._sign_due_s = 0.0
+        self._refused, self._refused_until_s = "", 0.0  # why it did not take over
         self._thread = ThreadPoolExecutor(1, "standby")
 
     async def run(self, stopping: asyncio.Event) -> tuple[EventStore, Recovered] | None:
         """The journal and the state to lead with; None if stopped before."""
-        server = StandbyServer(self.config, lambda: self.leader.address)
+        server = StandbyServer(self.config, lambda: self.leader.address, self._follower)
         http, page = None, None
         await server.start()
         try:
@@ -115,9 +72,12 @@ class StandbyScheduler:
                 await page.start()
             sd_notify("READY=1")
             while not stopping.is_set():
-                found = await self._in_thread(self._look)
-                if found is not None:
-                    return found
+                if (turn := await self._in_thread(self._look)) is not Turn.WAIT:
+                    await server.reads.pause()
+                    if (found := await self._in_thread(self._take_turn, turn)) is not None:
+                        return found
+                    server.reads.resume()
+                await self._follower.apply()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(stopping.wait(), LOOK_S)
         finally:
@@ -125,6 +85,7 @@ class StandbyScheduler:
             for one in filter(None, (page, http)):
                 await one.stop()
             self._thread.shutdown(wait=True)
+            self._follower.end()
         self._leave()
         return None
 
@@ -137,13 +98,14 @@ class StandbyScheduler:
         return "".join(f"{line}\n" for line in lines).encode()
 
     def _unready(self) -> str:
-        return f"a standby; {self.leader.address or 'no scheduler'} leads"
+        why = f"; it cannot take over: {self._follower.refused}" if self._follower.refused else ""
+        return f"{refusal(self.leader.address)}{why}"
 
-    async def _in_thread(self, work: Callable[[], Answer]) -> Answer:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+    async def _in_thread(self, work: Callable[..., Answer], *arguments: object) -> Answer:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
-    def _look(self) -> tuple[EventStore, Recovered] | None:
-        """Looks at the leader once; takes over if it is time, else follows the journal."""
+    def _look(self) -> Turn:
+        """Looks at the leader once, and reads what is new in the journal; returns what to do."""
         try:
             if self.leadership is None:
                 self.leadership = Leadership(self.config.scheduler.journal_url, self.member)
@@ -153,18 +115,37 @@ class StandbyScheduler:
             turn = self._patience.turn(self.leader, time.monotonic())
             if self._take_over:
                 turn = Turn.FENCE if self.leader.is_connected else Turn.LEAD
-            if turn is not Turn.WAIT:
-                return self._lead(turn)
-            self._follower.follow()
+            if time.monotonic() < self._refused_until_s:
+                turn = Turn.WAIT
+            if turn is Turn.WAIT:
+                self._follower.fetch()
+                self._follower.leads(self.leader.address, self.leader.incarnation)
             if time.monotonic() >= self._sign_due_s:
                 self._sign_due_s = time.monotonic() + SIGN_S
                 self.leadership.stand_by(self._follower.sequence)
+        except JournalFailed as error:
+            self._wait_for_database(error)
+            return Turn.WAIT
+        return turn
+
+    def _take_turn(self, turn: Turn) -> tuple[EventStore, Recovered] | None:
+        """Takes over; None if another one is faster, or if only a newer version can."""
+        try:
+            self._follower.check_readable()
+            return self._lead(turn)
+        except JournalTooNew as error:
+            if str(error) != self._refused:
+                logger.error("this version cannot take over: upgrade it", extra={"detail": str(error)})
+            self._refused, self._refused_until_s = str(error), time.monotonic() + REFUSED_S
         except (JournalInUse, FencedOut) as error:  # another standby was faster
             logger.info("another scheduler leads", extra={"detail": str(error)})
         except JournalFailed as error:
-            logger.warning("the journal's database does not answer", extra={"detail": str(error)})
-            time.sleep(AGAIN_S)
+            self._wait_for_database(error)
         return None
+
+    def _wait_for_database(self, error: JournalFailed) -> None:
+        logger.warning("the journal's database does not answer", extra={"detail": str(error)})
+        time.sleep(AGAIN_S)
 
     def _lead(self, turn: Turn) -> tuple[EventStore, Recovered]:
         assert self.leadership is not None
@@ -179,7 +160,7 @@ class StandbyScheduler:
             self.leadership.leave()
         except (GavelError, OSError):
             store.close()
-            self._follower.replica = None  # it may have changed
+            self._follower.forget()
             raise
         return store, recovered
 

@@ -25,7 +25,7 @@ from gavelpy.runtime.security.identity import Caller
 
 if TYPE_CHECKING:
     from gavelpy.runtime.daemon.nodes.registry import Node
-    from gavelpy.runtime.daemon.scheduler import Scheduler
+    from gavelpy.runtime.daemon.queries.state import SchedulerState
 
 _JOBS_SHOWN = 1_000
 FREE, HIDDEN_JOB = -1, -2  # in place of the number of a job
@@ -116,7 +116,7 @@ class NodeStatus:
 class ClusterQueries:
     """Reads nodes and totals from a scheduler."""
 
-    def __init__(self, scheduler: Scheduler, jobs: JobQueries) -> None:
+    def __init__(self, scheduler: SchedulerState, jobs: JobQueries) -> None:
         self._scheduler, self._jobs = scheduler, jobs
 
     def node(self, node_id: str, caller: Caller) -> NodeStatus:
@@ -206,7 +206,7 @@ class ClusterQueries:
         held = pool.job[here]
         holders = scheduler.core.jobs.ids.of_rows(np.unique(held[held != NONE]))
         jobs = [job for job in holders.tolist() if self._jobs.may_see(caller, job)]
-        in_use = int((held != NONE).sum())
+        in_use, problem = int((held != NONE).sum()), _detail(node, scheduler.follows)
         return NodeStatus(
             node_id=node_id,
             state=self._state(row, in_use),
@@ -223,7 +223,7 @@ class ClusterQueries:
             checkpoint_directory_id="" if pool.is_own(directory) else pool.directories[directory],
             agent_version=node.hello.agent_version if node is not None else "",
             jobs=jobs[:_JOBS_SHOWN],
-            detail="; ".join(filter(None, (pool.node_reserved[row] or self._division(row), _detail(node)))),
+            detail="; ".join(filter(None, (pool.node_reserved[row] or self._division(row), problem))),
             containment=node.hello.containment if node is not None else "",
             images=node.hello.images if node is not None else "",
             **self._amounts(row, held, pool.beside[here]),
@@ -278,8 +278,10 @@ class ClusterQueries:
         return _NODE_STATES[state]
 
 
-def _detail(node: Node | None) -> str:
-    """Problem of a node as a sentence; empty = none."""
+def _detail(node: Node | None, follows: str) -> str:
+    """Problem of a node as a sentence; empty = none. `follows`: the leader to which agents report, if not here."""
+    if node is None and follows:
+        return f"its agent reports to {follows}"
     if node is None:
         return "no message since the scheduler started"
     if node.unreached and not node.trouble:

@@ -31,7 +31,7 @@ from gavelpy.runtime.daemon.queries.teams import team_notes
 from gavelpy.runtime.lease_files import lease_checkpoints, step_name
 
 if TYPE_CHECKING:
-    from gavelpy.runtime.daemon.scheduler import Scheduler
+    from gavelpy.runtime.daemon.queries.state import SchedulerState
 
 _UNKNOWN_S = -1.0
 HELD = "the job is held, and starts only after its release"
@@ -152,7 +152,7 @@ def in_time(seconds: float) -> str:
 class Explainer:
     """Reads jobs from a scheduler and requests forecasts."""
 
-    def __init__(self, scheduler: Scheduler, jobs: JobQueries, forecaster: Forecaster) -> None:
+    def __init__(self, scheduler: SchedulerState, jobs: JobQueries, forecaster: Forecaster) -> None:
         self._scheduler, self._jobs, self._forecaster = scheduler, jobs, forecaster
         self._outlooks = Outlooks(forecaster)
 
@@ -318,7 +318,7 @@ def preemption_note(spec: JobSpec, settings: MechanismSettings) -> str:
     return NEVER_SAVED if settings.keep_unsaved and not spec.preemptible and not spec.no_preempt else ""
 
 
-def submission_note(spec: JobSpec, asked: JobSpec, scheduler: Scheduler) -> str:
+def submission_note(spec: JobSpec, asked: JobSpec, scheduler: SchedulerState) -> str:
     """What the owner of a submitted job should know; empty = nothing. `asked`: the job of the request."""
     notes = [preemption_note(spec, scheduler.core.settings)]
     if spec.time_s and not asked.time_s:

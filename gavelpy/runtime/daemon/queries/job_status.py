@@ -24,7 +24,7 @@ from gavelpy.runtime.daemon.job_history import name_of
 from gavelpy.runtime.daemon.leases.lease import Lease, Wish, is_by_time
 
 if TYPE_CHECKING:
-    from gavelpy.runtime.daemon.scheduler import Scheduler
+    from gavelpy.runtime.daemon.queries.state import SchedulerState
 
 
 class PublicState(IntEnum):
@@ -137,7 +137,7 @@ _OF_TABLE = _Row._fields[_Row._fields.index("lease") :]
 class JobStatuses:
     """Reads the status of jobs from a scheduler."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: SchedulerState) -> None:
         self._scheduler = scheduler
 
     def of(self, serials: Sequence[int] | Ints) -> list[JobStatus]:
@@ -253,7 +253,7 @@ class JobStatuses:
 class _Words:
     """Reasons with times relative to now and the last message of a node, which the core does not have."""
 
-    def __init__(self, scheduler: Scheduler, now_s: float) -> None:
+    def __init__(self, scheduler: SchedulerState, now_s: float) -> None:
         self._scheduler, self._core, self._now_s = scheduler, scheduler.core, now_s
         self.class_names = priority_classes.ranking(scheduler.core.settings.priorities).names
         windows = scheduler.core.windows.values()

@@ -18,7 +18,7 @@ from gavelpy.runtime.daemon.queries.jobs import JobQueries
 from gavelpy.runtime.security.identity import Caller
 
 if TYPE_CHECKING:
-    from gavelpy.runtime.daemon.scheduler import Scheduler
+    from gavelpy.runtime.daemon.queries.state import SchedulerState
 
 SIZE_DEFAULT, SIZE_MAX = 50, 500
 LIVING = frozenset({PublicState.WAITING, PublicState.STARTING, PublicState.RUNNING, PublicState.STOPPING})
@@ -55,7 +55,7 @@ class TablePage:
     by_state: Mapping[PublicState, int]  # of all states, under the other conditions
 
 
-def page_of(scheduler: Scheduler, jobs: JobQueries, caller: Caller, wanted: JobFilter) -> TablePage:
+def page_of(scheduler: SchedulerState, jobs: JobQueries, caller: Caller, wanted: JobFilter) -> TablePage:
     """The page of a table of the jobs that the caller may see and that have not left for the archive."""
     table, serials = scheduler.core.jobs, jobs.serials(caller, wanted.owner)
     if wanted.team:
@@ -78,19 +78,19 @@ def page_of(scheduler: Scheduler, jobs: JobQueries, caller: Caller, wanted: JobF
     return TablePage(found, len(serials), dict(zip(PublicState, counts, strict=True)))
 
 
-Column = Callable[["Scheduler", JobQueries, Ints], Floats | Ints]
+Column = Callable[["SchedulerState", JobQueries, Ints], Floats | Ints]
 
 
-def _number(_: Scheduler, __: JobQueries, serials: Ints) -> Ints:
+def _number(_: SchedulerState, __: JobQueries, serials: Ints) -> Ints:
     return serials
 
 
-def _state(_: Scheduler, jobs: JobQueries, serials: Ints) -> Ints:
+def _state(_: SchedulerState, jobs: JobQueries, serials: Ints) -> Ints:
     return jobs.states(serials)
 
 
 def _of_table(name: str) -> Column:
-    def column(scheduler: Scheduler, _: JobQueries, serials: Ints) -> Floats | Ints:
+    def column(scheduler: SchedulerState, _: JobQueries, serials: Ints) -> Floats | Ints:
         table = scheduler.core.jobs
         found: Floats | Ints = getattr(table, name)[table.ids.rows(serials)]
         return found
@@ -98,14 +98,14 @@ def _of_table(name: str) -> Column:
     return column
 
 
-def _progress(scheduler: Scheduler, _: JobQueries, serials: Ints) -> Floats:
+def _progress(scheduler: SchedulerState, _: JobQueries, serials: Ints) -> Floats:
     table = scheduler.core.jobs
     rows = table.ids.rows(serials)
     found: Floats = table.steps_done[rows] / np.maximum(table.steps_total[rows], 1e-300)
     return found
 
 
-def _urgency(scheduler: Scheduler, _: JobQueries, serials: Ints) -> Floats:
+def _urgency(scheduler: SchedulerState, _: JobQueries, serials: Ints) -> Floats:
     core = scheduler.core
     return standing(core, core.jobs.ids.rows(serials), scheduler.now_s())[-1]
 

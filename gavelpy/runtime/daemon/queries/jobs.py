@@ -23,7 +23,7 @@ from gavelpy.runtime.daemon.queries.job_status import JobStatus, JobStatuses, Pu
 from gavelpy.runtime.security.identity import Caller
 
 if TYPE_CHECKING:
-    from gavelpy.runtime.daemon.scheduler import Scheduler
+    from gavelpy.runtime.daemon.queries.state import SchedulerState
 
 HIDDEN = "***"
 _SHOWN = re.compile(
@@ -45,7 +45,7 @@ class JobPage:
 class JobQueries:
     """Reads jobs from a scheduler; has an index by owner."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: SchedulerState) -> None:
         self._scheduler = scheduler
         self._of_owner: dict[str, list[int]] = {}
         self._seen = self._gone = 0

@@ -26,7 +26,7 @@ from gavelpy.runtime.daemon.queries.jobs import JobPage, JobQueries, as_describe
 from gavelpy.runtime.security.identity import Caller
 
 if TYPE_CHECKING:
-    from gavelpy.runtime.daemon.scheduler import Scheduler
+    from gavelpy.runtime.daemon.queries.state import SchedulerState
 
 _SERIAL = re.compile(r"[0-9]{1,15}")
 _THREADS = 2
@@ -69,7 +69,7 @@ def history_of(past: PastJob) -> list[HistoryEntry]:
 class PastQueries:
     """Queries of a scheduler's archive."""
 
-    def __init__(self, scheduler: Scheduler, reader: ArchiveReader) -> None:
+    def __init__(self, scheduler: SchedulerState, reader: ArchiveReader) -> None:
         self._scheduler, self._reader = scheduler, reader
         self._threads = ThreadPoolExecutor(_THREADS, "archive")
 

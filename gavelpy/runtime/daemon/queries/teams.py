@@ -16,7 +16,7 @@ from gavelpy.model.arrays import Floats
 from gavelpy.model.team_limits import CLUSTER, TeamLimits, TeamRow
 
 if TYPE_CHECKING:
-    from gavelpy.runtime.daemon.scheduler import Scheduler
+    from gavelpy.runtime.daemon.queries.state import SchedulerState
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class TeamStatus:
     limits: Sequence[TeamLimitStatus]  # on the types with a limit of any team
 
 
-def team_statuses(scheduler: Scheduler) -> list[TeamStatus]:
+def team_statuses(scheduler: SchedulerState) -> list[TeamStatus]:
     """The configured teams with numbers of their own jobs."""
     jobs, pool = scheduler.core.jobs, scheduler.core.pool
     teams = scheduler.core.settings.teams
@@ -88,7 +88,7 @@ def team_statuses(scheduler: Scheduler) -> list[TeamStatus]:
     return found
 
 
-def team_notes(scheduler: Scheduler, job: int) -> list[str]:
+def team_notes(scheduler: SchedulerState, job: int) -> list[str]:
     """What the teams of an unfinished job have to do with its GPUs, or with those that it waits for."""
     core = scheduler.core
     row = core.jobs.ids.row(job)
@@ -118,7 +118,7 @@ def _worth(price: float, what: str) -> str:
 class _Limits:
     """Limits of teams, and what they hold now."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: SchedulerState) -> None:
         core, self._engine = scheduler.core, scheduler.engine
         jobs, pool = core.jobs, core.pool
         named = {gpu_type for team in core.settings.teams for gpu_type in (*team.quota, *team.guaranteed)}

@@ -13,7 +13,7 @@ from gavelpy.runtime.daemon.usage import Holder
 from gavelpy.runtime.security.identity import Caller
 
 if TYPE_CHECKING:
-    from gavelpy.runtime.daemon.scheduler import Scheduler
+    from gavelpy.runtime.daemon.queries.state import SchedulerState
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class UsageReport:
     until_s: float
 
 
-async def usage(scheduler: Scheduler, caller: Caller, *, since_s: float = 0.0, owner: str = "") -> UsageReport:
+async def usage(scheduler: SchedulerState, caller: Caller, *, since_s: float = 0.0, owner: str = "") -> UsageReport:
     """The sums since a Unix time (0 = since the journal began), of the caller; for admins of all owners, or of one.
 
     They count whole hours, and whole days more than a month ago if nothing is archived: the report has the time at

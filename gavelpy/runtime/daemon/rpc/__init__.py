@@ -1,7 +1,9 @@
 """The gRPC server with its two services.
 
 server              listens, with authentication and limits
-client_service      the service for clients
+client_service      the service for clients: changes and streams
+client_reads        its reads, also of a standby
+standby_server      the server of a standby
 client_messages     answers of the queries as messages
 requests            jobs in requests: validation
 agent_service       the service for agents

@@ -1,8 +1,7 @@
-"""The gRPC service for clients: reads requests, and translates answers of the queries and changes into messages.
+"""The gRPC service for clients of the leader: the reads of `client_reads`, changes, and streams.
 
-Users see and change their own jobs, admins all jobs. Requests are validated before they have any effect. Objects that a
-caller may not see are reported as not found. No method blocks the event loop for long: pages are built in pieces, and
-forecasts run in a separate process. The interceptors turn errors into statuses.
+Users change their own jobs, admins all jobs. Requests are validated before they have any effect. The interceptors turn
+errors into statuses.
 """
 
 # ruff: noqa: N802, ARG002 - gRPC defines names and arguments of the methods
@@ -10,47 +9,34 @@ forecasts run in a separate process. The interceptors turn errors into statuses.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
 import numpy as np
 
 from gavelpy.errors import RemoteViolation
-from gavelpy.journal.archive_tables import PastJob
-from gavelpy.mechanism.events import NO_INTS
 from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.mechanism.teams import of_token
 from gavelpy.mechanism.windows import Window
-from gavelpy.model.arrays import Ints
 from gavelpy.runtime.daemon.changes import hold, release, set_policy
-from gavelpy.runtime.daemon.engine.forecast import Forecaster
 from gavelpy.runtime.daemon.job_history import name_of
 from gavelpy.runtime.daemon.notifier import check_notify
-from gavelpy.runtime.daemon.queries.cluster import ClusterQueries
 from gavelpy.runtime.daemon.queries.events import EventQueries
-from gavelpy.runtime.daemon.queries.explain import Explainer, submission_note
+from gavelpy.runtime.daemon.queries.explain import submission_note
 from gavelpy.runtime.daemon.queries.fields import number, require, text
-from gavelpy.runtime.daemon.queries.job_status import JobStatus, PublicState, hold_note
-from gavelpy.runtime.daemon.queries.jobs import PAGE_DEFAULT, JobQueries
+from gavelpy.runtime.daemon.queries.job_status import hold_note
 from gavelpy.runtime.daemon.queries.logs import LogQueries, LogSelection
-from gavelpy.runtime.daemon.queries.past import merged, status_of
-from gavelpy.runtime.daemon.queries.usage import usage
 from gavelpy.runtime.daemon.rpc.client_messages import (
-    STATES,
     cluster_message,
-    explanation_message,
-    job_fields,
     job_message,
     line_messages,
     log_message,
     node_message,
-    past_message,
     planned_message,
-    usage_message,
 )
+from gavelpy.runtime.daemon.rpc.client_reads import AT_ONCE, Context, ReadService, give_way
 from gavelpy.runtime.daemon.rpc.requests import KEY, NAME, NAME_ALLOWED, JobReader
 from gavelpy.runtime.daemon.rpc.tunnels import PORT_MAX
 from gavelpy.runtime.daemon.scheduler import NodeAction, Scheduler
@@ -61,14 +47,8 @@ from gavelpy.runtime.wire import client_pb2_grpc
 if TYPE_CHECKING:
     from gavelpy.model.job import JobSpec
 
-logger = logging.getLogger(__name__)
-
-API_VERSIONS = (1,)
-WAIT_S_MAX = 60.0
 _FIRST_MESSAGE_S = 10.0
 _USERS_MAX = 1_000  # of a reservation
-_AT_ONCE = 200  # jobs between two yields to the event loop
-_LISTED_AT_ONCE = 25  # the same for lists; another call waits for some eight of these pieces
 _ACTIONS = {
     pb.NODE_WISH_DRAIN: NodeAction.DRAIN,
     pb.NODE_WISH_RESUME: NodeAction.RESUME,
@@ -76,48 +56,15 @@ _ACTIONS = {
 }
 _CHANGES = frozenset({pb.JOB_CHANGE_HOLD, pb.JOB_CHANGE_RELEASE, pb.JOB_CHANGE_REQUEUE, pb.JOB_CHANGE_PRIORITY})
 
-Context = grpc.aio.ServicerContext[Any, Any]
 
-
-class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
-    """Serves all clients."""
+class SchedulerService(ReadService, client_pb2_grpc.SchedulerServiceServicer):
+    """Serves all clients of the leader."""
 
     def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__(scheduler)
         self._scheduler = scheduler
-        self._forecaster = Forecaster()
-        self._jobs = JobQueries(scheduler)
-        self._cluster = ClusterQueries(scheduler, self._jobs)
-        self._explainer = Explainer(scheduler, self._jobs, self._forecaster)
         self._events = EventQueries(scheduler, self._jobs)
         self._logs = LogQueries(scheduler, self._jobs)
-        self._past = scheduler.past
-
-    async def close(self) -> None:
-        """Ends forecasts that are running."""
-        await self._explainer.close()
-        self._forecaster.close()
-
-    async def GetServerInfo(self, request: pb.GetServerInfoRequest, context: Context) -> pb.GetServerInfoResponse:
-        """Name and version of the server, and the caller's user and role."""
-        from gavelpy import __version__
-
-        common = set(API_VERSIONS).intersection(request.api_versions or API_VERSIONS)
-        if not common:
-            raise Refusal(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"api_versions must hold one of {list(API_VERSIONS)}, got {list(request.api_versions)[:10]}",
-            )
-        client, scheduler = caller(), self._scheduler
-        return pb.GetServerInfoResponse(
-            server_version=__version__,
-            api_version=max(common),
-            cluster_name=scheduler.name,
-            cluster_id=scheduler.cluster_id,
-            incarnation=scheduler.incarnation,
-            user=client.name,
-            role=client.role.value,
-            snapshot_directory=scheduler.snapshot_directory,
-        )
 
     async def SubmitJobs(self, request: pb.SubmitJobsRequest, context: Context) -> pb.SubmitJobsResponse:
         """Submits all of the jobs or none; they are durable when the call returns."""
@@ -134,59 +81,14 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
         answer = pb.SubmitJobsResponse(repeated_submission=submitted.repeated)
         known = self._scheduler.core.jobs.by_serial.specs
         last = submitted.first_job + submitted.count
-        for first in range(submitted.first_job, last, _AT_ONCE):
-            rows = np.arange(first, min(first + _AT_ONCE, last))
+        for first in range(submitted.first_job, last, AT_ONCE):
+            rows = np.arange(first, min(first + AT_ONCE, last))
             warnings = self._jobs.warnings(rows)
             for job in rows.tolist():
                 note = submission_note(known[job], specs[job - submitted.first_job], self._scheduler)
                 answer.jobs.add(job=job, name=name_of(known[job].id), warning=warnings.get(job, ""), note=note)
             await asyncio.sleep(0)
         return answer
-
-    async def ListJobs(self, request: pb.ListJobsRequest, context: Context) -> pb.ListJobsResponse:
-        """A page of jobs in order of their numbers."""
-        for code in request.states:
-            require(code in STATES, "states", "states of jobs", code)
-        states = set(PublicState) if request.all_states else {STATES[code] for code in request.states} or None
-        owner, since_s = text("owner", request.owner), request.ended_since_s
-        after, size = request.after if request.HasField("after") else -1, request.page_size or PAGE_DEFAULT
-        page = self._jobs.page(caller(), owner=owner, states=states, after=after, size=size, ended_since_s=since_s)
-        past = []
-        if states is not None:
-            past = await self._past.page(caller(), owner=owner, states=states, after=after, size=size, since_s=since_s)
-        chosen, next_after = merged(page, past, size)
-        answer = pb.ListJobsResponse(next_after=next_after)
-        async for status in self._statuses(chosen):
-            answer.jobs.add(**job_fields(status))  # in place: a copy of thousands takes long
-        return answer
-
-    async def GetJob(self, request: pb.GetJobRequest, context: Context) -> pb.GetJobResponse:
-        """Explains the state of one job; its owner and admins can request the values of its variables."""
-        past = (await self._past.among(caller(), self._jobs, [request.job])).get(request.job)
-        job = past.job if past is not None else self._jobs.find(caller(), request.job)
-        if request.environment:
-            logger.info("environment shown", extra={"job_id": job, "user": caller().name})
-        if past is not None:
-            return past_message(past, self._scheduler.wall_s(0.0), shows_environment=request.environment)
-        return explanation_message(await self._explainer.explain(job, shows_environment=request.environment))
-
-    async def WaitJobs(self, request: pb.WaitJobsRequest, context: Context) -> pb.WaitJobsResponse:
-        """Returns the jobs when all are over or the time limit is reached."""
-        past, jobs = await self._named(request.jobs)
-        wait_s = number("wait_s", request.wait_s)
-        require(wait_s <= WAIT_S_MAX, "wait_s", f"at most {WAIT_S_MAX:g}", wait_s)
-        loop = asyncio.get_running_loop()
-        ends_s = loop.time() + wait_s
-        while True:
-            version = self._scheduler.version
-            table = self._scheduler.core.jobs
-            here = jobs[table.ids.has(jobs)]
-            all_over = bool((table.by_serial.state[here] > ALIVE[-1]).all())
-            left_s = ends_s - loop.time()
-            if all_over or left_s <= 0:
-                found = [*past, *await self._messages(here.tolist())]
-                return pb.WaitJobsResponse(jobs=found, all_over=all_over)
-            await self._scheduler.wait_changed(version, left_s)
 
     async def CancelJobs(self, request: pb.CancelJobsRequest, context: Context) -> pb.CancelJobsResponse:
         """Cancels jobs that are not over, and returns all when that is durable."""
@@ -222,14 +124,6 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
         for job in past:
             answer.jobs.add(job=job, note="it is over: nothing changes")
         return answer
-
-    async def ListNodes(self, request: pb.ListNodesRequest, context: Context) -> pb.ListNodesResponse:
-        """All nodes, but those that have been lost for long."""
-        nodes = []
-        for row in sorted(self._scheduler.core.pool.node_row.values()):
-            nodes.append(node_message(self._cluster.node_at(row, caller())))
-            await _give_way(row)
-        return pb.ListNodesResponse(nodes=nodes)
 
     async def SetNode(self, request: pb.SetNodeRequest, context: Context) -> pb.SetNodeResponse:
         """Drains, resumes or gives up a node, and returns it when that is durable."""
@@ -268,28 +162,10 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
         await self._scheduler.delete_reservation(request.name)
         return pb.DeleteReservationResponse(reservations=self._reservations())
 
-    async def ListReservations(
-        self, request: pb.ListReservationsRequest, context: Context
-    ) -> pb.ListReservationsResponse:
-        """All reservations that are not over."""
-        return pb.ListReservationsResponse(reservations=self._reservations())
-
-    def _reservations(self) -> list[pb.Reservation]:
-        return [pb.Reservation(**vars(status)) for status in self._cluster.reservations()]
-
-    async def GetCluster(self, request: pb.GetClusterRequest, context: Context) -> pb.GetClusterResponse:
-        """Policy, round, GPUs and jobs in numbers."""
-        return cluster_message(self._cluster.cluster())
-
     async def SetPolicy(self, request: pb.SetPolicyRequest, context: Context) -> pb.SetPolicyResponse:
         """Changes policy or round length, and returns the cluster when that is durable."""
         await set_policy(self._scheduler, request.policy, request.policy_parameters, request.round_s)
         return pb.SetPolicyResponse(cluster=cluster_message(self._cluster.cluster()))
-
-    async def GetUsage(self, request: pb.GetUsageRequest, context: Context) -> pb.GetUsageResponse:
-        """GPU time of the caller's jobs, for admins of all jobs, by owner, entity and GPU type."""
-        owner = text("owner", request.owner)
-        return usage_message(await usage(self._scheduler, caller(), since_s=request.since_s, owner=owner))
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: Context) -> AsyncIterator[pb.ListEventsResponse]:
         """Events of the journal, with `follow` also new ones."""
@@ -341,32 +217,5 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
             specs.append(reader.spec(f"jobs[{row}]", job))
             self._past.check_after(specs[-1], {one.job: one for one in past.values()})
             check_notify(self._scheduler.config.notifications, specs[-1])
-            await _give_way(row)
+            await give_way(row)
         return specs
-
-    async def _named(self, names: Sequence[str]) -> tuple[list[pb.Job], Ints]:
-        """Jobs without duplicates, in order: messages of past ones, and the numbers of others. Raises NotFound."""
-        past = await self._past.among(caller(), self._jobs, names)
-        others = [name for name in names if name not in past]
-        here = self._jobs.named(caller(), others) if others or not past else NO_INTS
-        return await self._messages(list({job.job: job for job in past.values()}.values())), here
-
-    async def _messages(self, jobs: Sequence[int | PastJob]) -> list[pb.Job]:
-        return [job_message(status) async for status in self._statuses(jobs)]
-
-    async def _statuses(self, jobs: Sequence[int | PastJob]) -> AsyncIterator[JobStatus]:
-        """In pieces by serial, with a yield to the event loop after each. Past jobs are as they were in the end."""
-        for first in range(0, len(jobs), _LISTED_AT_ONCE):
-            part = jobs[first : first + _LISTED_AT_ONCE]
-            here = np.array([job for job in part if isinstance(job, int)], dtype=np.int64)
-            here = here[self._scheduler.core.jobs.ids.has(here)]  # others have left meanwhile
-            status = {one.job: one for one in self._jobs.statuses(here)}
-            status |= {job.job: status_of(job) for job in part if isinstance(job, PastJob)}
-            for job in sorted(status):
-                yield status[job]
-            await asyncio.sleep(0)
-
-
-async def _give_way(row: int) -> None:
-    if row % _AT_ONCE == _AT_ONCE - 1:
-        await asyncio.sleep(0)

@@ -50,10 +50,10 @@ class Server:
         if missing := missing_tokens(config.security.tokens_path):
             logger.warning(missing)
         verifier, budgets = verifier_of(config.security.tokens_path), Budgets(budget_of(config.limits))
-        self._server = _made(config, [Door(verifier), budgets, WellFormed()], AGENT_CALLS_MAX + config.limits.calls_max)
+        self._server = made(config, [Door(verifier), budgets, WellFormed()], AGENT_CALLS_MAX + config.limits.calls_max)
         self._agents = self._server
         if self._agents_listen:
-            self._agents = _made(config, [Door(verifier), budgets, WellFormed()], AGENT_CALLS_MAX)
+            self._agents = made(config, [Door(verifier), budgets, WellFormed()], AGENT_CALLS_MAX)
             elsewhere = AgentsElsewhere(self._agents_listen)
             agent_pb2_grpc.add_AgentServiceServicer_to_server(elsewhere, self._server)
         self._health = health_aio.HealthServicer()
@@ -106,12 +106,17 @@ class AgentsElsewhere(agent_pb2_grpc.AgentServiceServicer):
     Connect = ServeLogs = ServeTunnel = _refuse  # type: ignore[assignment]  # gRPC's kind of method
 
 
-def _made(
-    config: Config, interceptors: Sequence[grpc.aio.ServerInterceptor[Any, Any]], calls_max: int
+def made(
+    config: Config,
+    interceptors: Sequence[grpc.aio.ServerInterceptor[Any, Any]],
+    calls_max: int,
+    handlers: Sequence[grpc.GenericRpcHandler[Any, Any]] = (),
 ) -> grpc.aio.Server:
+    """A server with the limits of the configuration."""
     limits = config.limits
     keepalive_ms = round(1_000 * limits.keepalive_s)
     return grpc.aio.server(
+        handlers=handlers,
         interceptors=interceptors,
         options=[
             ("grpc.so_reuseport", 0),
