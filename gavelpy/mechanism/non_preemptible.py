@@ -177,8 +177,14 @@ def claim(jobs: JobTable, rows: Ints) -> None:
 
 
 def release(jobs: JobTable, rows: Ints) -> None:
-    """Removes the share of those of these jobs that have no lease any more; the policy decides their next one."""
-    disclaim(jobs, rows[jobs.lease[rows] < 0])
+    """Removes the share of those of these jobs that have no lease any more; the policy decides their next one.
+
+    A job that still has one, but no partner any more, keeps its time alone until then.
+    """
+    has_lease = jobs.lease[rows] >= 0
+    disclaim(jobs, rows[~has_lease])
+    if jobs.claims.count and len(rows := rows[has_lease & (jobs.partner[rows] < 0)]):
+        claim(jobs, rows[~jobs.total("target")[rows].any(axis=1)])
 
 
 def disclaim(jobs: JobTable, rows: Ints) -> None:

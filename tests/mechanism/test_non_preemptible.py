@@ -8,6 +8,7 @@ import numpy as np
 
 from gavelpy.journal.codec import decode_state, encode_state
 from gavelpy.mechanism import non_preemptible
+from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import (
     AllocationSolved,
     CheckpointSaved,
@@ -24,9 +25,26 @@ from gavelpy.mechanism.lifecycle import Resumes
 from gavelpy.mechanism.reasons import ReasonKind, reasons
 from gavelpy.mechanism.snapshot import restore, snapshot
 from gavelpy.model.job import NodeId
-from tests.mechanism.builders import answer, make_core, make_spec, plans, questions, running_core, start, tell, wake
+from tests.mechanism.builders import (
+    answer,
+    end,
+    make_core,
+    make_spec,
+    plans,
+    questions,
+    running_core,
+    start,
+    tell,
+    wake,
+)
 
 FIRST = np.array([0])
+
+
+def together(core: SchedulerCore, *pair: int, alone: float = 0.0) -> None:
+    """Answers the open request: these two jobs share the only GPU; `alone`: share of the first without the other."""
+    shared = {"pair_jobs": np.array([pair]), "pair_gpu_type": FIRST, "pair_share": np.array([1.0 - alone])}
+    tell(core, AllocationSolved(core.question.open_epoch, np.array(pair[:1]), FIRST, np.array([alone]), **shared))
 
 
 def test_the_policy_divides_what_jobs_that_never_saved_leave() -> None:
@@ -77,10 +95,8 @@ def test_a_lease_that_cannot_have_begun_may_be_taken_back() -> None:
 
 def test_a_pair_continues_together_if_one_of_it_cannot_resume() -> None:
     core = make_core(make_spec("a"), make_spec("b", preemptible=True), make_spec("c"), keep_unsaved=True, packing=True)
-    (question,) = questions(wake(core))
-    none, half = np.zeros(0, dtype=np.int64), np.array([1.0])
-    pair = (np.array([[0, 1]]), np.array([0]), half)
-    tell(core, AllocationSolved(question.epoch, none, none, np.zeros(0), 0.0, 0.0, "", *pair))
+    wake(core)
+    together(core, 0, 1)
     start(core, 0, 1)
     wake(core)
 
@@ -88,6 +104,24 @@ def test_a_pair_continues_together_if_one_of_it_cannot_resume() -> None:
 
     assert (plan.extend_jobs.tolist(), plan.revoke_jobs.tolist()) == ([0, 1], [])
     assert reasons(core)[2].kind is ReasonKind.BEHIND_UNSAVED
+
+
+def test_the_end_of_one_of_a_pair_ends_no_lease_of_the_other_before_the_next_allocation() -> None:
+    specs = [make_spec("a", preemptible=True), make_spec("b"), make_spec("c", preemptible=True)]
+    core = make_core(*specs, keep_unsaved=True, packing=True, solve_interval_s=400.0)
+    wake(core, 0.0)
+    together(core, 0, 2, alone=0.4)
+    start(core, 0, 2)
+    core.question.renew()
+    wake(core, 360.0)
+    together(core, 1, 2)
+    end(core, 0, 0, Outcome.STOPPED)
+    start(core, 1)
+
+    end(core, 1, 2, Outcome.FINISHED, now_s=715.0)
+    (plan,) = plans(wake(core, 720.0))
+
+    assert (plan.extend_jobs.tolist(), plan.revoke_jobs.tolist()) == ([2], [])
 
 
 def test_cancelling_and_the_loss_of_the_node_end_a_lease_of_a_job_that_never_saved() -> None:
