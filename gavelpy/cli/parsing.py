@@ -220,17 +220,21 @@ def warn_of_trace(trace: Trace) -> None:
     """Warns of absurd rates of a trace's jobs; jobs of the same type and GPUs count once."""
     rates: dict[Key, Mapping[str, float]] = {}
     for job in trace.jobs:
-        rates.setdefault((job.job_type or f"job {job.id}", job.gpus), job.rates_steps_per_s)
+        for gpus in job.sizes or (job.gpus,):
+            rates.setdefault((job.job_type or f"job {job.id}", gpus), job.rates_on(gpus))
     _warn(trace.name or "trace", rates)
 
 
 def warn_of_problem(problem: AllocationProblem, file: Path) -> None:
     """Warns of absurd rates of a problem's jobs alone; the answer is to the rates as they are."""
+    from gavelpy.model.configurations import THOUSANDTHS
+
     alone = problem.member_count[problem.member_configuration] == 1
     jobs, values = problem.member_job[alone].tolist(), problem.member_rate_steps_per_s[alone].tolist()
+    gpus = (problem.demand[problem.member_configuration[alone], 0] // THOUSANDTHS).tolist()
     rates = {
-        (problem.job_ids[job], int(problem.gpus_asked[job])): dict(zip(problem.gpu_types, row, strict=True))
-        for job, row in zip(jobs, values, strict=True)
+        (problem.job_ids[job], size): dict(zip(problem.gpu_types, row, strict=True))
+        for job, size, row in zip(jobs, gpus, values, strict=True)
     }
     _warn(str(file), rates)
 

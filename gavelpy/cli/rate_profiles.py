@@ -84,19 +84,24 @@ _PLACEHOLDER_STEPS_PER_S = 1.0000000123456789
 
 
 def read_templates(paths: Sequence[Path]) -> list[JobTemplate]:
-    """The jobs of all files, the first of each array.
+    """The jobs of all files, the first of each array, and one for each number of GPUs on which it runs.
 
     Raises InvalidInput where a job type is missing or a (job_type, gpus) occurs twice.
     """
     jobs: dict[tuple[str, int], JobTemplate] = {}
     for path in paths:
-        for job in (entry.expand()[0] for entry in read_job_file(path)):
+        for job in (job for entry in read_job_file(path) for job in _by_size(entry.expand()[0])):
             key = (job.job_type, job.gpus or 1)
             if not job.job_type or key in jobs:
                 got = f"{job.job_type!r} on {key[1]} GPUs"
                 raise InvalidInput(f"job_type must be given, once for each number of GPUs, got {got}", file=str(path))
             jobs[key] = job
     return list(jobs.values())
+
+
+def _by_size(job: JobTemplate) -> list[JobTemplate]:
+    one = replace(job, sizes=(), rates_by_size={}, efficiency={})
+    return [replace(one, gpus=gpus) for gpus in job.sizes or (job.gpus,)]
 
 
 def measured_here(

@@ -8,6 +8,7 @@ import pytest
 
 from gavelpy.cli.job_files import JobTemplate, efficiency, rates, read_job_file
 from gavelpy.cli.job_sizes import gpus_of, size_fields
+from gavelpy.cli.rate_profiles import read_templates
 from gavelpy.errors import InvalidInput
 
 HEAD = "[[job]]\ncommand = 'a'\n"
@@ -72,3 +73,12 @@ def test_file_and_command_line_describe_the_same_job(tmp_path: Path) -> None:
 def test_wrong_size_is_named(tmp_path: Path, text: str, complaint: str) -> None:
     with pytest.raises(InvalidInput, match=complaint):
         from_file(tmp_path, text)
+
+
+def test_profile_measures_each_number_of_gpus(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.toml"
+    path.write_text(f"{HEAD}job_type = 'lm'\ngpus = [2, 1]\nrates_steps_per_s = {{v100 = 1}}\nefficiency = {{1 = 1.1}}")
+
+    found = read_templates([path])
+
+    assert [(job.gpus, job.sizes, job.efficiency) for job in found] == [(2, (), {}), (1, (), {})]

@@ -101,3 +101,21 @@ def test_refused_jobs_are_shown_to_their_owners_and_memory_to_nobody() -> None:
     assert (values["jobs"], values["refused_jobs"], values["refused_why"]) == ([0], [1], ["late"])
     assert (values["marginal_value"], values["again_s"]) == ([0.25], 9.0)
     assert "memory" not in values
+
+
+def test_sizes_of_other_jobs_are_left_out() -> None:
+    rows = np.array([3, 5, 5])
+    event = AllocationSolved(1, rows, np.zeros(3, dtype=int), np.array([1.0, 0.5, 0.25]), sizes=np.array([1, 1, 2]))
+
+    told = event_text(event, {5})
+
+    assert told is not None
+    values = json.loads(told.json)
+    assert (values["jobs"], values["sizes"], values["share"]) == ([5, 5], [1, 2], [0.5, 0.25])
+
+
+def test_submission_has_all_numbers_of_gpus() -> None:
+    told = event_text(JobSubmitted(make_spec("train#3", owner="alice", gpus=2, sizes=(1, 2, 4))))
+
+    assert told is not None
+    assert told.text == "job 3 (train) submitted by alice: 2 GPUs (or 1, 4), 1e+06 steps"

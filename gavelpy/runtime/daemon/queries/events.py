@@ -52,7 +52,7 @@ _WAIT_S = 30.0
 NOT_KEPT = "events-not-kept"
 _SHOWN = 10  # jobs in a sentence
 _HIDDEN = frozenset({"state_id", "memory"})  # identifies an agent; is a policy's own
-_JOB_ARRAYS = ("jobs", "leases", "steps_done", "gpu_type", "share", "rates_steps_per_s")
+_JOB_ARRAYS = ("jobs", "leases", "steps_done", "gpu_type", "share", "sizes", "rates_steps_per_s")
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _values(event: Event, visible: Container[int] | None) -> dict[str, Any]:
         if "gpu_offsets" in found:
             ends = found.pop("gpu_offsets")
             found["gpus"] = [found["gpus"][ends[k] : ends[k + 1]] for k in np.flatnonzero(kept).tolist()]
-        found |= {name: found[name][kept] for name in _JOB_ARRAYS if name in found}
+        found |= {name: found[name][kept] for name in _JOB_ARRAYS if name in found and len(found[name])}
     return {name: _plain(value) for name, value in found.items()}
 
 

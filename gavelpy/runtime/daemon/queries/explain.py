@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gavelpy.mechanism.competition import check_sizes
 from gavelpy.mechanism.eligibility import NOT_HELD
 from gavelpy.mechanism.jobs import OPEN
 from gavelpy.mechanism.lifecycle import ALIVE, JobState, Resumes
@@ -201,6 +202,7 @@ class Explainer:
         """Forecasts for these jobs if they were submitted now."""
         scheduler = self._scheduler
         check_known(specs, scheduler.core.settings, owner)
+        check_sizes(specs, scheduler.core.settings)
         check_reservations(specs, scheduler.core, owner)
         scheduler.config.limits.check_weights(specs)
         scheduler.choice.refuse(specs)
@@ -329,6 +331,8 @@ def submission_note(spec: JobSpec, asked: JobSpec, scheduler: SchedulerState) ->
         notes.append(f"the policy {scheduler.choice.name} does not use {unused} (`gavel policies`)")
     if spec.software.image and not any(node.hello.runs_images for node in scheduler.nodes):
         notes.append("no node that is up runs containers (`gavel nodes`), so the job waits for one")
+    if spec.sizes and spec.gpu_memory_gib:
+        notes.append("it shares GPUs with no other job, as it runs on several numbers of GPUs")
     return "; ".join(filter(None, notes))
 
 

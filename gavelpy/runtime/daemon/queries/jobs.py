@@ -163,7 +163,7 @@ class JobQueries:
             if unknown and job not in found:
                 nodes = ", ".join(sorted(core.pool.node_ids)[:NAMES_SHOWN])
                 found[job] = f"no node has the name {', '.join(unknown[:NAMES_SHOWN])} now; the cluster has {nodes}"
-            strange = sorted(core.jobs.by_serial.specs[job].rates_steps_per_s.keys() - known)
+            strange = sorted(set(spec.rates_steps_per_s).union(*spec.rates_by_size.values()) - known)
             if strange and job not in found:
                 found[job] = f"no node has GPUs of type {', '.join(strange)}; the cluster has {here}"
         return found
