@@ -3,6 +3,7 @@
 python -m benchmarks certainty [--problems 2000] [--first 0]
 python -m benchmarks certainty --policies [--problems 10000] [--first 0] [--log FILE]    tests/policies/many.py
 python -m benchmarks certainty --wide [--problems 10000] [--first 0] [--log FILE]        tests/policies/wide.py
+python -m benchmarks certainty --together [--problems 10000] [--first 0] [--log FILE]    the same, all inputs at once
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from benchmarks import certainty_of_policies
 from gavelpy.solve.solver import Solver
 from tests.policies.many import PROBLEMS as OF_POLICIES
 from tests.policies.many import judged as judged_policy
-from tests.policies.wide import judged_wide
+from tests.policies.wide import judged_together, judged_wide
 from tests.solve.many import PROBLEMS, WAYS, Verdict, judged, sizes_of
 
 
@@ -30,13 +31,14 @@ def run(arguments: Sequence[str] = ()) -> None:
     )
     parser.add_argument("--policies", action="store_true", help="problems of all policies instead of all rungs")
     parser.add_argument("--wide", action="store_true", help="problems of all policies, with sizes and resources")
+    parser.add_argument("--together", action="store_true", help="of optimising policies, with all that they use")
     parser.add_argument(
         "--log", type=Path, help="of policies: verdicts go to this file, and those in it are not repeated"
     )
     parser.add_argument("--first", type=int, default=0, help="number of the first (default: 0)")
     options = parser.parse_args(arguments)
-    if options.policies or options.wide:
-        judge = judged_wide if options.wide else judged_policy
+    if options.policies or options.wide or options.together:
+        judge = judged_together if options.together else judged_wide if options.wide else judged_policy
         certainty_of_policies.run(options.first, options.problems or OF_POLICIES, options.log, judge)
         return
     options.problems = options.problems or PROBLEMS

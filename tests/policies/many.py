@@ -83,6 +83,11 @@ def random_case(number: int) -> tuple[AllocationProblem, str]:
         problem = random_problem(number + attempt * STRIDE, decades_max=decades, pairs=packed)
         if problem.job_count <= jobs_max and problem.runs_alone != packed:
             break
+    return with_columns(rng, problem), name
+
+
+def with_columns(rng: np.random.Generator, problem: AllocationProblem) -> AllocationProblem:
+    """The problem with teams, prices, deadlines and a history; in some, rates that are almost equal."""
     J, T = problem.job_count, len(problem.gpu_types)
     teams = tuple(
         Entity(f"e{i}", float(rng.choice([0.1, 1.0, 5.0])), rng.choice([EntityPolicy.FAIRNESS, EntityPolicy.FIFO]))
@@ -103,7 +108,7 @@ def random_case(number: int) -> tuple[AllocationProblem, str]:
         deadline_s=np.where(rng.random(J) < 0.5, even_s * 10.0 ** rng.uniform(-1.0, 2.0, J), np.inf),
         isolated_s=even_s * rng.uniform(0.0, 1.0, J),
         attained_gpu_s=rng.uniform(0.0, 1e5, J),
-    ), name
+    )
 
 
 def _wrong(answer: Allocation, name: str) -> str:
@@ -198,7 +203,7 @@ OBJECTIVES: Mapping[str, Callable[[AllocationProblem], Known]] = {
 }
 
 
-def slow_ones(verdicts: list[Verdict]) -> list[Verdict]:
+def slow_ones(verdicts: list[Verdict], judge: Callable[[int], Verdict]) -> list[Verdict]:
     """Verdicts that took more than 20 times the median of their policy, kind and size, also when repeated.
 
     The first problem that needs a module imports it, and the first one of a kind compiles kernels for it.
@@ -209,5 +214,5 @@ def slow_ones(verdicts: list[Verdict]) -> list[Verdict]:
     found = []
     for of_size in sizes.values():
         limit_s = max(SLOWER_MAX * float(np.median([v.cpu_s for v in of_size])), SLOW_MIN_S)
-        found += [v for v in of_size if v.cpu_s > limit_s and judged(v.number).cpu_s > limit_s]
+        found += [v for v in of_size if v.cpu_s > limit_s and judge(v.number).cpu_s > limit_s]
     return found

@@ -41,7 +41,7 @@ def test_the_slowest_random_problems_take_no_more_than_twenty_times_the_median(
         solver = Solver()
         verdicts = [judged(each, solver) for each in [*of_its_size, number]]
 
-    assert slow_ones(verdicts) == []
+    assert slow_ones(verdicts, judged) == []
 
 
 @pytest.mark.slow
@@ -52,4 +52,4 @@ def test_ten_thousand_random_problems_have_answers_that_hold(first: int) -> None
     verdicts = [judged(number, solver) for number in range(first, first + BLOCK)]
 
     assert [verdict for verdict in verdicts if verdict.wrong] == []
-    assert slow_ones(verdicts) == []
+    assert slow_ones(verdicts, judged) == []

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gavelpy.solve.solver import Solver
 from tests.policies.many import POLICIES
-from tests.policies.wide import PROBLEMS, judged_wide
+from tests.policies.wide import OPTIMISING, PROBLEMS, judged_together, judged_wide
 
 BLOCK = 500
 
@@ -29,6 +29,25 @@ def test_a_few_wide_problems_have_answers_that_hold() -> None:
 @settings(max_examples=8, deadline=None)
 def test_any_wide_problem_has_an_answer_that_holds(number: int) -> None:
     assert judged_wide(number).wrong == ""
+
+
+def test_all_inputs_together_have_answers_that_hold() -> None:
+    solver = Solver()
+
+    verdicts = [judged_together(number, solver) for number in range(len(OPTIMISING))]
+
+    assert [verdict for verdict in verdicts if verdict.wrong] == []
+    assert {verdict.policy for verdict in verdicts} == set(OPTIMISING)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, PROBLEMS, BLOCK))
+def test_ten_thousand_problems_with_all_inputs_together_have_answers_that_hold(first: int) -> None:
+    solver = Solver()
+
+    verdicts = [judged_together(number, solver) for number in range(first, first + BLOCK)]
+
+    assert [verdict for verdict in verdicts if verdict.wrong] == []
 
 
 @pytest.mark.slow

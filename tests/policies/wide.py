@@ -2,6 +2,9 @@
 
 R is 1 to 3, and a job has 1 to 5 sizes. CPU cores and memory are scarce in some problems and ample in others, and some
 types have none. Every policy runs on them; one that does not use what a problem has must refuse it by name.
+
+`together_case` is for the policies that optimise: each problem has all that its policy uses (several sizes, further
+resources, pairs) at once, also where it has 300 jobs.
 """
 
 from __future__ import annotations
@@ -12,9 +15,10 @@ import numpy as np
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.problem import AllocationProblem, Size
-from gavelpy.policies.base import COUNTED, policy_from, uses_of
+from gavelpy.policies.base import COUNTED, ProblemInput, policy_from, uses_of
 from gavelpy.solve.solver import Solver
-from tests.policies.many import Verdict, judged, random_case
+from tests.policies.many import ATTEMPTS_MAX, DEAR, OBJECTIVES, STRIDE, Verdict, judged, random_case, with_columns
+from tests.solve.many import DECADES, JOBS_MAX, random_problem
 
 PROBLEMS = 10_000
 SIZES_MAX, SIZED_JOBS_MAX = 5, 120  # more jobs have fewer sizes, so that the oracle takes seconds at most
@@ -46,6 +50,45 @@ def judged_wide(number: int, solver: Solver | None = None) -> Verdict:
         refusal = str(error)
     wrong = "" if any(each.in_words in refusal for each in unused) else f"ignores {unused[0].in_words}: {refusal!r}"
     return Verdict(number, name, problem.job_count, not problem.runs_alone, "refused", 0.0, False, 0.0, wrong)
+
+
+OPTIMISING = (*OBJECTIVES, "hierarchical", "min_cost:deadlines=1", "strategy_proof")
+PAIRS_MAX = 200
+
+
+def together_case(number: int) -> tuple[AllocationProblem, str]:
+    """Problem `number` with all that its policy uses, and the name of the policy, which optimises."""
+    name = OPTIMISING[number % len(OPTIMISING)]
+    uses, rng = uses_of(policy_from(name)) or frozenset(), np.random.default_rng((number, 13))
+    for attempt in range(ATTEMPTS_MAX):
+        decades = rng.choice([0.5, 2.0, DECADES])
+        problem = random_problem(number + attempt * STRIDE, decades_max=decades, pairs=False)
+        if problem.runs_alone and problem.job_count <= DEAR.get(name, JOBS_MAX):
+            break
+    problem = with_columns(rng, problem)
+    if ProblemInput.PAIRS in uses:
+        problem = _with_some_pairs(rng, problem)
+    if ProblemInput.RESOURCES in uses:
+        for resource in ("cpu", "memory_gib")[: rng.integers(0, 3)]:
+            problem = _with_resource(rng, problem, resource)
+    if ProblemInput.SIZES in uses:
+        problem = _with_sizes(rng, problem, int(rng.integers(1, 4 if name in DEAR else SIZES_MAX + 1)))
+    return problem, name
+
+
+def judged_together(number: int, solver: Solver | None = None) -> Verdict:
+    """Runs an optimising policy on problem `number` and reports what is wrong."""
+    return judged(number, solver, together_case)
+
+
+def _with_some_pairs(rng: np.random.Generator, problem: AllocationProblem) -> AllocationProblem:
+    """Some jobs of equal gang size may be co-located, mostly at 20 to 100 % of their rates alone."""
+    J = problem.job_count
+    drawn = np.unique(np.sort(rng.integers(0, J, (int(rng.integers(0, PAIRS_MAX + 1)), 2)), axis=1), axis=0)
+    first, second = drawn.T
+    pairs = drawn[(first != second) & (problem.gpus_asked[first] == problem.gpus_asked[second])]
+    rates = problem.member_rate_steps_per_s[pairs] * rng.uniform(0.2, rng.choice([1.0, 1.0, 2.0]), (len(pairs), 2, 1))
+    return problem.with_pairs([(int(one), int(other)) for one, other in pairs], rates) if len(pairs) else problem
 
 
 def _with_resource(rng: np.random.Generator, problem: AllocationProblem, name: str) -> AllocationProblem:
