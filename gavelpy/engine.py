@@ -163,10 +163,7 @@ class Engine:
         if question.sizes is not None and ProblemInput.SIZES not in (uses_of(self.policy) or ()):
             return self._without_sizes(question, question.sizes)
         began_s = time.process_time()
-        full = self._with_pairs(question) if question.packing else question.problem
-        if question.sizes is not None:
-            own = question.sizes
-            full = with_size_rows(full, own.rows, own.gpus.astype(np.float64), own.rate_steps_per_s)
+        full = self.problem_of(question)
         problem = full if self.blind is None else full.blind_to_type(self.blind)
         try:
             allocation = allocate_within(self.policy, problem, question.limits, self.solver)
@@ -212,6 +209,11 @@ class Engine:
             sizes=gpus,
             next_round=next_round,
         )
+
+    def problem_of(self, question: SolveAllocation) -> AllocationProblem:
+        """The problem of a request with its pairs and sizes, as the policy gets it if it is not blind."""
+        full, own = self._with_pairs(question) if question.packing else question.problem, question.sizes
+        return full if own is None else with_size_rows(full, own.rows, own.gpus.astype(float), own.rate_steps_per_s)
 
     def _without_sizes(self, question: SolveAllocation, sizes: SizesOfJobs) -> AllocationSolved | AllocationFailed:
         """The answer of a policy that does not use sizes: it refuses the jobs that have several."""

@@ -43,23 +43,27 @@ def allocate(
     from gavelpy.model.problem import BlindView
     from gavelpy.policies.base import goal_of, not_used, policy_from
     from gavelpy.policies.team_rows import allocate_within
-    from gavelpy.traces.problem_json import read_problem
+    from gavelpy.traces.problem_json import read_limited_problem
 
     chosen = p.runs(policy, blind=blind)
     if len(chosen) != 1:
         raise InvalidInput(f"--policy must name one policy, got {policy!r}")
     run = chosen[0]
     tree = p.teams(teams)
-    given = _with_teams(read_problem(problem), tree)
+    given, limits = read_limited_problem(problem)
+    if tree is not None:
+        if limits is not None:
+            raise InvalidInput("--teams must not be given with a problem file in which entities have quotas")
+        given = _with_teams(given, tree)
     warn_of_problem(given, problem)
     deliverable = given.with_whole_gangs() if whole_gangs else given
     visible = deliverable.blind_to_type(BlindView(blind_view)) if run.blind else deliverable
     chosen_policy = policy_from(run.policy)
-    answer = (
-        allocate_within(chosen_policy, visible, limits_of_problem(visible, tree))
-        if tree
-        else chosen_policy.allocate(visible)
-    )
+    if tree:
+        limits = limits_of_problem(visible, tree)
+    elif limits is not None:
+        limits = limits.usable_by(visible)
+    answer = allocate_within(chosen_policy, visible, limits)
     own, given = len(given.resources), _with_resources(given, answer.problem)
     answer = answer.evaluated_on(given)
     stuck = reasons(given)
@@ -80,10 +84,8 @@ def allocate(
         _show_marginal_values(answer, goal_of(chosen_policy), blind=run.blind)
 
 
-def _with_teams(problem: AllocationProblem, teams: tuple[Team, ...] | None) -> AllocationProblem:
-    """The problem with these teams as its entities, if any are given; each job's entity must be one of them."""
-    if teams is None:
-        return problem
+def _with_teams(problem: AllocationProblem, teams: tuple[Team, ...]) -> AllocationProblem:
+    """The problem with these teams as its entities; each job's entity must be one of them."""
     from gavelpy.mechanism.teams import entities_of
 
     names = tuple(entity.id for entity in problem.entities)
@@ -102,9 +104,7 @@ def limits_of_problem(problem: AllocationProblem, teams: tuple[Team, ...]) -> Te
 
     if not any_limits(teams):
         return None
-    limits = replace(limits_of((), teams, problem.gpu_types), team=problem.entity)
-    runs = problem.rate_alone_steps_per_s > 0
-    return limits.usable(problem.gpus_asked, runs & limits.fits(problem.gpus_asked))
+    return replace(limits_of((), teams, problem.gpu_types), team=problem.entity).usable_by(problem)
 
 
 def _with_resources(problem: AllocationProblem, other: AllocationProblem) -> AllocationProblem:

@@ -133,6 +133,15 @@ class TeamLimits:
             wanted += np.where(size <= self.guaranteed, total, 0.0)
         return replace(self, guaranteed=np.minimum(self.guaranteed, wanted))
 
+    def usable_by(self, problem: AllocationProblem) -> TeamLimits:
+        """With no more guaranteed than the problem's jobs can use, each alone in any of its sizes."""
+        alone = problem.member_count[problem.member_configuration] == 1
+        jobs, gpus = problem.member_job[alone], problem.gpus_occupied[problem.member_configuration[alone]]
+        least, most = np.full(problem.job_count, np.inf), np.zeros(problem.job_count)
+        np.minimum.at(least, jobs, gpus)
+        np.maximum.at(most, jobs, gpus)
+        return self.usable(least, (problem.rate_alone_steps_per_s > 0) & self.fits(least), most)
+
     def fitted(self, capacity: Floats) -> TeamLimits:
         """With no more guaranteed than there is, by GPU type (T,), and within the quotas of the teams above.
 

@@ -17,8 +17,9 @@ from gavelpy.model.arrays import Floats
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import GPUS_MAX
 from gavelpy.model.problem import AllocationProblem, Entity, EntityPolicy
+from gavelpy.model.team_limits import TeamLimits
 from gavelpy.traces.fields import JsonText, parse_json, read_text
-from gavelpy.traces.problem_resources import SizeEntry, with_resources, with_sizes
+from gavelpy.traces.problem_resources import SizeEntry, limits_of_entities, with_resources, with_sizes
 
 
 class JobEntry(msgspec.Struct, forbid_unknown_fields=True):
@@ -35,6 +36,10 @@ class JobEntry(msgspec.Struct, forbid_unknown_fields=True):
     entity: str | None = None
     isolated_s: float = 0.0
     attained_gpu_s: float = 0.0
+    restart_s: float = 0.0
+    gpu_type_held: str | None = None
+    job_type: str = ""
+    owner: str = ""
     demand: dict[str, Any] = {}  # of resources next to GPUs; checked in problem_resources.py
     demand_per_gpu: dict[str, Any] = {}
     sizes: list[SizeEntry] = []
@@ -54,6 +59,8 @@ class EntityEntry(msgspec.Struct, forbid_unknown_fields=True):
     weight: float = 1.0
     policy: Literal["fairness", "fifo"] = "fairness"
     parent: str | None = None
+    quota: dict[str, Any] = {}  # by GPU type; the reader checks them
+    guaranteed: dict[str, Any] = {}
 
 
 class ProblemFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -85,22 +92,45 @@ NUMBERS: Mapping[str, tuple[str, Callable[[float], bool]]] = {
     "age_s": ("finite and >= 0", lambda x: 0 <= x < math.inf),
     "isolated_s": ("finite and >= 0", lambda x: 0 <= x < math.inf),
     "attained_gpu_s": ("finite and >= 0", lambda x: 0 <= x < math.inf),
+    "restart_s": ("finite and >= 0", lambda x: 0 <= x < math.inf),
     "deadline_s": ("a number of seconds from now, or null for none", lambda x: not math.isnan(x)),
 }
+DEFAULTS = {"weight": 1.0, "steps_remaining": 1.0, "deadline_s": math.inf}  # of others 0; steps_total = steps_remaining
 ErrorOf = Callable[[int, Sequence[str | int], str, object], InvalidInput]  # job row, field, what is allowed, value
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _PATH_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 
 
 def read_problem(path: str | Path) -> AllocationProblem:
-    """The problem in `path`; rows keep the order of the file, which is the order of arrival."""
+    """The problem in `path`; rows keep the order of the file, which is the order of arrival.
+
+    Raises InvalidInput if its teams have limits: see `read_limited_problem`.
+    """
     return parse_problem(read_text(path), str(path))
 
 
+def read_limited_problem(path: str | Path) -> tuple[AllocationProblem, TeamLimits | None]:
+    """The problem in `path`, and the limits of its teams; None without any. `allocate_within` has a policy's answer."""
+    return parse_limited_problem(read_text(path), str(path))
+
+
 def parse_problem(text: str, file: str = "") -> AllocationProblem:
-    """The problem in `text`; `file` is for messages."""
+    """The problem in `text`, of which no team has limits; `file` is for messages."""
+    problem, limits = parse_limited_problem(text, file)
+    if limits is not None:
+        raise InvalidInput("entities must have no quota and nothing guaranteed here: read_limited_problem has both")
+    return problem
+
+
+def parse_limited_problem(text: str, file: str = "") -> tuple[AllocationProblem, TeamLimits | None]:
+    """As `read_limited_problem`, of `text`; `file` is for messages."""
     document = parse_json(text, file)
     content = _typed(document)
+    problem = _problem(document, content)
+    return problem, limits_of_entities(document, content.entities, problem)
+
+
+def _problem(document: JsonText, content: ProblemFile) -> AllocationProblem:
     cluster = _cluster(document, content)
     entities = _entities(document, content)
 
@@ -114,6 +144,9 @@ def parse_problem(text: str, file: str = "") -> AllocationProblem:
         entities=[job.entity or "" for job in jobs],
         rates_steps_per_s=[job.rates_steps_per_s for job in jobs],
         numbers={name: [_number(job, name) for job in jobs] for name in NUMBERS},
+        job_types=[job.job_type for job in jobs],
+        owners=[job.owner for job in jobs],
+        types_held=[job.gpu_type_held or "" for job in jobs],
     )
     problem = build_problem(columns, cluster, entities, error_of)
     problem = with_sizes(document, jobs, with_resources(document, content.resources, jobs, problem))
@@ -129,6 +162,9 @@ class JobColumns:
     entities: Sequence[str]  # "" = none
     rates_steps_per_s: Sequence[Mapping[str, Any]]  # by GPU type; values come from a file
     numbers: Mapping[str, Sequence[float]]  # by field of NUMBERS
+    job_types: Sequence[str] = ()  # "" = none; empty = none of all jobs; the same below
+    owners: Sequence[str] = ()
+    types_held: Sequence[str] = ()
 
 
 def build_problem(
@@ -153,6 +189,10 @@ def build_problem(
     for i, name in enumerate(columns.entities):
         if name not in entity_row:
             raise error_of(i, ("entity",), f"one of {', '.join(e.id for e in known)}", name)
+    column = {"": -1} | {gpu_type: i for i, gpu_type in enumerate(cluster.gpu_types)}
+    for i, name in enumerate(columns.types_held):
+        if name not in column:
+            raise error_of(i, ("gpu_type_held",), f"one of {', '.join(cluster.gpu_types)}", name)
     numbers: dict[str, Any] = {name: np.array(values, dtype=np.float64) for name, values in columns.numbers.items()}
     return AllocationProblem.of(
         columns.ids,
@@ -163,6 +203,9 @@ def build_problem(
         price_usd_per_gpu_h=cluster.prices,
         entity=np.array([entity_row[name] for name in columns.entities], dtype=np.int64),
         entities=known,
+        gpu_type_held=[column[name] for name in columns.types_held] if columns.types_held else -1,
+        job_type=columns.job_types,
+        owner=columns.owners,
         **numbers,
     )
 

@@ -1,4 +1,4 @@
-"""Resources next to GPUs, and sizes of jobs, in a problem file (see docs/traces.md)."""
+"""Resources next to GPUs, sizes of jobs, and limits of teams in a problem file (see docs/traces.md)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import GPUS, THOUSANDTHS, AllocationProblem, Size
+from gavelpy.model.team_limits import TeamLimits
 from gavelpy.traces.fields import JsonText
 
 
@@ -96,6 +97,40 @@ def with_sizes(document: JsonText, jobs: Sequence[SizedEntry], problem: Allocati
         return problem.with_sizes(sizes) if sizes else problem
     except InvalidInput as error:
         raise error.located(document.file, document.place(("jobs",)).line) from error
+
+
+class LimitedEntry(Protocol):
+    """The fields of an entry of a team that are read here."""
+
+    id: str
+    quota: dict[str, Any]
+    guaranteed: dict[str, Any]
+
+
+def limits_of_entities(
+    document: JsonText, entities: Sequence[LimitedEntry], problem: AllocationProblem
+) -> TeamLimits | None:
+    """Quotas of these entities, and what is guaranteed to them as far as the problem's jobs can use it."""
+    if not any(one.quota or one.guaranteed for one in entities):
+        return None
+    column = {name: t for t, name in enumerate(problem.gpu_types)}
+    quota, guaranteed = np.full((len(entities), len(column)), np.inf), np.zeros((len(entities), len(column)))
+    for i, one in enumerate(entities):
+        for field, values in (("quota", quota), ("guaranteed", guaranteed)):
+            for name, amount in getattr(one, field).items():
+                if name not in column:
+                    known = ", ".join(problem.gpu_types)
+                    raise document.error(("entities", i, field, name), f"of a GPU type of the cluster ({known})", name)
+                values[i, column[name]] = _amount(document, ("entities", i, field, name), amount)
+    names = tuple(one.id for one in entities)
+    limits = TeamLimits(names, problem.entity_parent, quota, guaranteed, problem.entity)
+    need, part = limits.reserves(np.zeros_like(guaranteed))
+    for i, t in np.argwhere(part > quota).tolist():
+        raise document.error(("entities", i, "quota"), f"at least the {part[i, t]:g} guaranteed", quota[i, t])
+    for i, t in np.argwhere((need > guaranteed) & (guaranteed > 0)).tolist():
+        below = f"at least the {need[i, t]:g} of the entities below it"
+        raise document.error(("entities", i, "guaranteed"), below, guaranteed[i, t])
+    return limits.usable_by(problem)
 
 
 def _known(document: JsonText, at: Path, given: dict[str, Any], column: dict[str, int]) -> dict[str, float]:

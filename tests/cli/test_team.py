@@ -98,6 +98,22 @@ def test_allocate_divides_by_a_file_of_teams(gavel: Gavel, teams_file: Path, tmp
     assert "entity of job 'j0' must be a team, one of research, vision, product, got 'x'" in refused.err
 
 
+def test_allocate_keeps_to_limits_in_the_problem_file(gavel: Gavel, teams_file: Path, tmp_path: Path) -> None:
+    jobs = [{"id": f"j{k}", "rates_steps_per_s": {"v100": 1.0}, "entity": "ab"[k > 0]} for k in range(3)]
+    teams = [{"id": "a", "guaranteed": {"v100": 1}}, {"id": "b", "quota": {"v100": 1}}]
+    problem = tmp_path / "problem.json"
+    problem.write_text(json.dumps({"cluster": {"v100": 3}, "jobs": jobs, "entities": teams}), encoding="utf-8")
+
+    found = gavel("allocate", str(problem), "--policy", "max_min_fairness", "-o", "json").json
+    refused = gavel("allocate", str(problem), "--policy", "gandiva")
+    twice = gavel("allocate", str(problem), "--policy", "hierarchical", "--teams", str(teams_file))
+
+    assert [found["shares"][f"j{k}"]["v100"] for k in range(3)] == pytest.approx([1.0, 0.5, 0.5])
+    assert found["resource_prices"]["v100"]["GPU of the quota of b"] == pytest.approx(0.5)
+    assert "cannot keep to quotas and guaranteed GPUs of teams" in refused.err
+    assert "--teams must not be given with a problem file in which entities have quotas" in twice.err
+
+
 def test_simulate_divides_by_a_file_of_teams(gavel: Gavel, teams_file: Path, tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     rows = [f"{k},0,36000,1,{'vision' if k % 2 else 'product'},1" for k in range(8)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -15,9 +16,13 @@ from gavelpy.mechanism.teams import Team
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import Trace
 from gavelpy.model.problem import AllocationProblem, Entity, EntityPolicy
+from gavelpy.model.throughput import ThroughputTable
+from gavelpy.policies.base import policy_named
 from gavelpy.policies.hierarchical import Hierarchical
 from gavelpy.policies.team_rows import allocate_within
 from gavelpy.simulator.simulate import Simulation
+from gavelpy.traces.problem_json import parse_limited_problem
+from gavelpy.traces.problem_writer import problem_text
 from tests.simulator.builders import make_job, make_settings, random_trace
 
 TEAMS = (
@@ -52,6 +57,25 @@ class Compared(Engine):
         return answer
 
 
+class Written(Engine):
+    """Compares each answer with the policy's for the problem file of the request."""
+
+    seen: ClassVar[set[str]] = set()
+
+    def solve(self, question: SolveAllocation) -> AllocationSolved | AllocationFailed:
+        problem = self.problem_of(question)
+        read, limits = parse_limited_problem(problem_text(problem, question.limits))
+        expected = allocate_within(self.policy, read, limits)
+        own = allocate_within(self.policy, problem, question.limits)
+        assert (limits is None) == (question.limits is None)
+        self.seen |= {"pairs"} if (problem.member_count > 1).any() else set()
+        self.seen |= {name for name, value in (("sizes", question.sizes), ("limits", limits)) if value is not None}
+        assert expected.rate_steps_per_s == pytest.approx(own.rate_steps_per_s, rel=1e-9)
+        if problem.runs_alone:
+            assert np.array_equal(expected.share, own.share)
+        return super().solve(question)
+
+
 def team_of(number: int) -> str:
     return ("vision", "speech", "guests", "company")[number % 4]
 
@@ -66,6 +90,26 @@ def test_every_allocation_is_that_of_the_same_problem_by_hand() -> None:
 
     assert result.metrics.jobs_unfinished == 0
     assert engine.compared == result.metrics.solves > 16
+
+
+@pytest.mark.parametrize("policy", ["hierarchical", "max_min_fairness"])
+def test_the_file_of_any_request_has_the_same_answer(policy: str) -> None:
+    drawn = random_trace(4, jobs=12)
+    more: dict[str, Any] = {"cpus_per_gpu": 3.0, "job_type": "ant", "owner": "ann", "preemptible": True}
+    jobs = [replace(job, entity=team_of(int(job.id[1:])), **more) for job in drawn.jobs]
+    jobs[0] = replace(jobs[0], gpus=1, sizes=(1, 2), rates_by_size={2: {"v100": 7.0}}, weight=2.0)
+    types, rates, kept = ("v100", "p100", "k80"), np.ones((1, 3)), np.full((1, 2, 3), 0.8)
+    measured, pairs = np.zeros((1, 3), dtype=np.int64), np.zeros((1, 2), dtype=np.int64)
+    table = ThroughputTable((("ant", 1),), types, rates, measured, ("",), pairs, kept)
+    engine = Written(policy_named(policy), throughputs=table)
+    settings = make_settings(teams=TEAMS, packing=True)
+    cores = dict.fromkeys(table.gpu_types, 11.0)
+    cluster = Cluster.parse("v100:4,p100:4,k80:4").with_amounts(cores, {})
+
+    result = Simulation(Trace(tuple(jobs), drawn.arrival_s), cluster, engine, settings).run()
+
+    assert result.metrics.jobs_unfinished == 0
+    assert engine.seen == {"pairs", "sizes", "limits"}
 
 
 def test_a_team_gets_its_part_of_the_time_by_weight() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from math import inf
 from typing import Any
 
 import pytest
 
 from gavelpy.errors import InvalidInput
-from gavelpy.traces.problem_json import parse_problem
+from gavelpy.traces.problem_json import parse_limited_problem, parse_problem
 
 
 def document(*, resources: Any = None, **job: Any) -> str:
@@ -68,3 +69,41 @@ def test_sizes_have_rates_or_an_efficiency_and_demand_in_proportion() -> None:
 def test_mistakes_are_named(text: str, complaint: str) -> None:
     with pytest.raises(InvalidInput, match=re.escape(complaint)):
         parse_problem(text, "problem.json")
+
+
+def limited(**entity: Any) -> str:
+    """A file with a job of two GPUs of the team `b`, below `a`, and one of no team."""
+    types: dict[str, Any] = {"rates_steps_per_s": {"v100": 4.0}}
+    jobs = [{"id": "x", "gpus": 2, "entity": "b", **types}, {"id": "y", **types, "gpu_type_held": "v100"}]
+    teams = [{"id": "a"}, {"id": "b", "parent": "a"} | entity]
+    return json.dumps({"cluster": {"v100": 4, "k80": 8}, "jobs": jobs, "entities": teams})
+
+
+def test_limits_of_teams_are_read_as_far_as_jobs_can_use_them() -> None:
+    problem, limits = parse_limited_problem(limited(quota={"v100": 3}, guaranteed={"v100": 3, "k80": 1}))
+
+    assert limits is not None
+    assert limits.quota.tolist() == [[inf, inf], [3, inf]]
+    assert limits.guaranteed.tolist() == [[0, 0], [2, 0]], "its job uses two v100, and no k80"
+    assert (limits.team.tolist(), limits.parent.tolist()) == ([1, -1], [-1, 0])
+    assert problem.gpu_type_held.tolist() == [-1, 0]
+
+
+def test_a_reader_that_would_ignore_limits_refuses_them() -> None:
+    with pytest.raises(InvalidInput, match="entities must have no quota and nothing guaranteed here"):
+        parse_problem(limited(quota={"v100": 3}))
+
+    assert parse_problem(limited()).entities[1].parent == "a"
+
+
+@pytest.mark.parametrize(
+    ("entity", "complaint"),
+    [
+        ({"quota": {"h100": 1}}, "entities[1].quota.h100 must be of a GPU type of the cluster (v100, k80), got 'h100'"),
+        ({"guaranteed": {"v100": -1}}, "entities[1].guaranteed.v100 must be a finite number >= 0, got -1"),
+        ({"quota": {"v100": 1}, "guaranteed": {"v100": 2}}, "entities[1].quota must be at least the 2 guaranteed"),
+    ],
+)
+def test_limits_that_cannot_be_are_named(entity: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(complaint)):
+        parse_limited_problem(limited(**entity), "problem.json")
