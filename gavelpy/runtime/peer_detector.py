@@ -9,7 +9,8 @@ answer within `direct_s` it requests some agents to *relay* a ping; without any 
 the other. Suspicion is a rumor: rumors travel on all messages, the newest first, and on a few messages of their own, so
 that they reach n agents in O(log n) periods. An agent that receives the rumor of its own suspicion refutes it with a
 higher *incarnation*. A suspicion that is not refuted in time becomes *dead*. Later rumors win: by incarnation, then
-dead over suspect over alive. A dead agent that answers again refutes its death in the same way.
+dead over suspect over alive. A dead agent that answers again refutes its death in the same way. A rumor that is
+contradicted by newer ones is answered with them, as rumors miss some agents by chance.
 
 Slow agents, and pauses. The time for a refutation begins at its longest and shrinks as other agents confirm the
 suspicion by their own probes. An agent that was suspended must not blame the others: timers that are handled late are
@@ -31,7 +32,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from random import Random
@@ -100,7 +101,7 @@ class ProbeTiming:
     relays: int = 3
     rumors_max: int = 8  # on one message
     rumor_targets: int = 2  # in each period, while there are rumors
-    rumor_repeats: float = 4.0  # times log10 of the number of agents: on so many messages of each agent it travels
+    rumor_repeats: float = 6.0  # times log10 of the number of agents: on so many messages of each agent it travels
 
     def suspicion_s_min(self, agents: int) -> float:
         """The shortest suspicion among so many agents: a refutation must have time to reach all."""
@@ -213,9 +214,12 @@ class PeerDetector:
         self._take(Rumor(sender, PeerState.ALIVE, message.incarnation), now_s)
         for rumor in message.rumors:
             self._take(rumor, now_s)
+        news = [newer for rumor in message.rumors if (newer := self._newer_than(rumor)) is not None]
         match message.kind:
             case ProbeKind.PING if message.target == self.me:
-                return [self._to(sender, ProbeKind.ACK, nonce)]
+                return [self._to(sender, ProbeKind.ACK, nonce, news=news)]
+            case ProbeKind.RUMORS if news:
+                return [self._to(sender, ProbeKind.RUMORS, news=news)]
             case ProbeKind.ACK:
                 return self._acknowledged(sender, nonce, now_s)
             case ProbeKind.NACK if nonce in self._probes:
@@ -274,19 +278,16 @@ class PeerDetector:
         return sent
 
     def _some(self, count: int, without: str) -> list[str]:
-        """Random peers, at most so many."""
-        drawn = self._rng.sample(self._names, min(count + 1, len(self._names)))
-        return [name for name in drawn if name != without][:count]
+        """Random peers that are alive, at most so many."""
+        drawn = self._rng.sample(self._names, min(4 * count, len(self._names)))
+        alive = (name for name in drawn if self._peers[name].state is PeerState.ALIVE)
+        return [name for name in alive if name != without][:count]
 
     def _unanswered(self, nonce: int, probe: _Probe, now_s: float) -> list[Outgoing]:
         """A ping has no answer: requests relays, or suspects the peer if it has requested them."""
         target, peer = probe.target, self._peers[probe.target]
         if probe.relays < 0:
-            is_dead = peer.state is PeerState.DEAD
-            chosen = [] if is_dead else [
-                name for name in self._some(2 * self._timing.relays, target)
-                if self._peers[name].state is PeerState.ALIVE
-            ][: self._timing.relays]  # fmt: skip
+            chosen = self._some(self._timing.relays, target) if peer.state is not PeerState.DEAD else []
             probe.relays = len(chosen)
             return [self._to(name, ProbeKind.RELAY, nonce, target) for name in chosen]
         del self._probes[nonce]
@@ -349,6 +350,13 @@ class PeerDetector:
             if self._rng.random() < VERIFIERS / len(self._peers):
                 self._probe_soon(rumor.peer)
 
+    def _newer_than(self, rumor: Rumor) -> Rumor | None:
+        """What contradicts a rumor; None if it is the newest. Rumors alone do not reach every agent for certain."""
+        peer = self._peers.get(rumor.peer)
+        if peer is None or (peer.incarnation, peer.state) <= (rumor.incarnation, rumor.state):
+            return None
+        return Rumor(rumor.peer, peer.state, peer.incarnation, next(iter(peer.accusers), ""))
+
     def _confirm(self, peer: _Peer, rumor: Rumor) -> None:
         """Another agent has found a suspect without an answer."""
         if rumor.accuser not in peer.accusers and len(peer.accusers) <= self._timing.confirmations:
@@ -364,9 +372,11 @@ class PeerDetector:
     def _pass_on(self, rumor: Rumor) -> None:
         self._spreads[rumor.peer, rumor.accuser] = _Spread(rumor)
 
-    def _to(self, receiver: str, kind: ProbeKind, nonce: int = 0, target: str = "") -> Outgoing:
-        """A message with the rumors that have travelled least, and with the one about its receiver."""
-        rumors = []
+    def _to(
+        self, receiver: str, kind: ProbeKind, nonce: int = 0, target: str = "", news: Sequence[Rumor] = ()
+    ) -> Outgoing:
+        """A message with these news, the rumor about its receiver, and those that have travelled least."""
+        rumors = list(dict.fromkeys(news))[: self._timing.rumors_max - 1]
         peer = self._peers[receiver]
         if peer.state is not PeerState.ALIVE:
             rumors.append(Rumor(receiver, peer.state, peer.incarnation, next(iter(peer.accusers), "")))

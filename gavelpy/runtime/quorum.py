@@ -80,6 +80,7 @@ class Member:
     node_id: str
     state_id: str
     address: str  # HOST:PORT where it answers other agents
+    probe_port: int = 0  # UDP, at the same host; 0 = it answers no probes
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,9 @@ from gavelpy.runtime.agent.leases.retention import OrdersKind, archive, classify
 from gavelpy.runtime.agent.leases.starter import Starter, owner_rules_of
 from gavelpy.runtime.agent.log_stream import serve_logs
 from gavelpy.runtime.agent.machine import machine_of
+from gavelpy.runtime.agent.neighbors import NeighborWatch
 from gavelpy.runtime.agent.peers import LeaseExtender, peer_address, serve_peers
+from gavelpy.runtime.agent.probing import PeerProbing
 from gavelpy.runtime.agent.quorum_member import QuorumMember
 from gavelpy.runtime.lease_files import clock_s
 from gavelpy.runtime.quorum import Member
@@ -97,6 +99,8 @@ class Agent:
             config.state, me, self._state.cluster_id, self._state.incarnation, boot_id(), clock_s()
         )
         self._extender = LeaseExtender(self._quorum, self._has_leases, self._wake.set)
+        self._probing = PeerProbing(self._quorum, self._changed.set)
+        self._neighbors = NeighborWatch(self._changed.set)
         self._obeyed = 0  # sequence of the newest message of the stream with its effect on disk
 
     @property
@@ -136,6 +140,7 @@ class Agent:
                 self._housekeeping.keep_pruning(),
                 self._housekeeping.keep_checking_disk(),
                 self._extender.run(),
+                self._probing.run(),
                 self._checkpoints.keep_probing(),
             )
         ]
@@ -153,6 +158,7 @@ class Agent:
             await asyncio.wait([*tasks, leaving])
             await asyncio.gather(*(server.stop(None) for server in servers))
             self._watch.close()
+            self._neighbors.close()
             self._starter.close()
             workers.close()
             self._registry.close()
@@ -171,6 +177,7 @@ class Agent:
         except OSError:
             await asyncio.gather(jobs.stop(None), peers.stop(None))
             raise
+        self._probing.open(host, peer_port)
         return jobs, peers
 
     def leave(self) -> None:
@@ -255,6 +262,7 @@ class Agent:
             agent_state.write_state(self._config.state, newer)
             self._state = newer
         self._orders = orders
+        self._neighbors.follow(orders.neighbors)
         self._quorum.cluster_id = cluster_id
         if self._quorum.record_contact(orders.incarnation, orders.echo_clock_s, clock_s()):
             self._obeyed = orders.sequence
@@ -292,6 +300,8 @@ class Agent:
             view_epoch=self._quorum.view.epoch if self._quorum.view is not None else 0,
             view_unreached=self._extender.unreached,
             checkpoints=status_message(self._checkpoints.status, clock_s()),
+            peers=self._probing.sights(),
+            ended=[agent_pb2.HostProcess(process=p, start=start) for p, start in self._neighbors.ended],
         )
 
     async def _connect(self, channel: grpc.aio.Channel, on_message: Callable[[], None]) -> None:
@@ -306,7 +316,7 @@ class Agent:
         node.cpus, node.memory_gib = self._machine.cpus, self._machine.memory_gib
         node.cluster_id, node.state_id = self._state.cluster_id, self._state.state_id
         node.identity_key = self._state.identity_key
-        node.peer_address = self._quorum.me.address
+        node.peer_address, node.probe_port = self._quorum.me.address, self._probing.port
         stub = agent_pb2_grpc.AgentServiceStub(channel)
         call = stub.Connect(metadata=self._endpoint.metadata)  # type: ignore[call-arg]  # requests are written one by one
         # No await between here and the first message: its reports are current, and no older orders count after it.

@@ -55,7 +55,7 @@ class PeerServicer(peer_pb2_grpc.PeerServiceServicer):
         """This agent's last contact with a scheduler."""
         quorum = self._quorum
         query = peer_pb2.ContactQuestion()
-        if not _opened(quorum.key, _QUERY, request, query) or query.cluster_id != quorum.cluster_id:
+        if not opened(quorum.key, _QUERY, request, query) or query.cluster_id != quorum.cluster_id:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the query must be sealed with this cluster's key")
         answer = peer_pb2.ContactAnswer(
             cluster_id=quorum.cluster_id,
@@ -65,12 +65,12 @@ class PeerServicer(peer_pb2_grpc.PeerServiceServicer):
             incarnation=quorum.contact.incarnation,
             heard_ago_s=quorum.heard_ago_s(clock_s()),
         )
-        return _sealed(quorum.key, _ANSWER, answer.SerializeToString())
+        return sealed(quorum.key, _ANSWER, answer.SerializeToString())
 
 
 async def serve_peers(quorum: QuorumMember, host: str, port: int) -> tuple[grpc.aio.Server, int]:
     """Serves other agents on a port, or on another if it is in use; 0 = any."""
-    where = "127.0.0.1" if _is_near(host) else "[::]"
+    where = "127.0.0.1" if is_near(host) else "[::]"
     server = _server(quorum)
     try:
         taken = server.add_insecure_port(f"{where}:{port}")
@@ -112,11 +112,12 @@ async def query_member(quorum: QuorumMember, member: Member) -> MemberAnswer | N
     try:
         async with grpc.aio.insecure_channel(member.address, options=_OPTIONS) as channel:
             stub = peer_pb2_grpc.PeerServiceStub(channel)
-            sealed = await stub.LastContact(_sealed(quorum.key, _QUERY, query.SerializeToString()), timeout=ANSWER_S)
+            carrier = sealed(quorum.key, _QUERY, query.SerializeToString())
+            replied = await stub.LastContact(carrier, timeout=ANSWER_S)
     except grpc.aio.AioRpcError as error:
         logger.debug("agent not reached", extra={"node": member.node_id, "detail": error.details()})
         return None
-    if not _opened(quorum.key, _ANSWER, sealed, answer) or answer.nonce != nonce:
+    if not opened(quorum.key, _ANSWER, replied, answer) or answer.nonce != nonce:
         logger.warning("answer of another agent is not authentic", extra={"node": member.node_id})
         return None
     is_member = (answer.cluster_id, answer.node_id, answer.state_id) == (
@@ -139,25 +140,27 @@ def _server(quorum: QuorumMember) -> grpc.aio.Server:
     return server
 
 
-def _is_near(host: str) -> bool:
+def is_near(host: str) -> bool:
+    """Whether an agent at this host serves other agents on this machine only."""
     return is_loopback(peer_address(host, 0))
 
 
-def _sealed(key: bytes, purpose: bytes, body: bytes) -> peer_pb2.SealedMessage:
+def sealed(key: bytes, purpose: bytes, body: bytes) -> peer_pb2.SealedMessage:
+    """A message with its MAC."""
     return peer_pb2.SealedMessage(body=body, mac=_mac(key, purpose, body))
 
 
-def _opened(
+def opened(
     key: bytes,
     purpose: bytes,
-    sealed: peer_pb2.SealedMessage,
-    into: peer_pb2.ContactQuestion | peer_pb2.ContactAnswer,
+    message: peer_pb2.SealedMessage,
+    into: peer_pb2.ContactQuestion | peer_pb2.ContactAnswer | peer_pb2.Probe,
 ) -> bool:
     """Whether a message is authentic; parses it into `into`. Without a key none is."""
-    if not key or not hmac.compare_digest(sealed.mac, _mac(key, purpose, sealed.body)):
+    if not key or not hmac.compare_digest(message.mac, _mac(key, purpose, message.body)):
         return False
     try:
-        into.ParseFromString(sealed.body)
+        into.ParseFromString(message.body)
     except DecodeError:
         return False
     return True

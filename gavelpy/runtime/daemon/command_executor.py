@@ -59,7 +59,6 @@ from gavelpy.runtime.daemon.nodes.registry import (
 )
 from gavelpy.runtime.daemon.nodes.watch import WATCH_EVERY_S, NodeWatch
 from gavelpy.runtime.daemon.recovery import SchedulerClock
-from gavelpy.runtime.quorum import Member
 
 logger = logging.getLogger(__name__)
 HEARTBEATS_MISSED = 4  # at least, before a node counts as unreachable
@@ -338,7 +337,7 @@ class CommandExecutor:
         self._wake(due)
         for event in self._watch.look(now_s):
             self._queue(event)
-        self.quorum_views.update(self._members(), now_s)
+        self.quorum_views.update(self.quorum_views.members(self.nodes, self._watch.living()), now_s)
         self.leases.expire(now_s, self._watch.silent)
         if (question := self.measuring.look(self.leases.leases, now_s)) is not None:
             self.context.engine.ask(question)
@@ -354,16 +353,6 @@ class CommandExecutor:
         busy_s, idle_s = refresh_times_s(len(self.nodes), self.settings.silent_after_s)
         is_urgent = any(self.leases.are_on(node_id) for node_id in self._watch.silent)
         return busy_s, busy_s if is_urgent else idle_s
-
-    def _members(self) -> list[Member]:
-        """The agents of all nodes that are not lost: they decide on leases while no scheduler runs."""
-        newest = self.quorum_views.newest
-        known = {member.node_id: member for member in newest.members} if newest is not None else {}
-        for node in self.nodes:
-            known.pop(node.node_id, None)
-            if node.hello.peer_address:
-                known[node.node_id] = Member(node.node_id, node.hello.state_id, node.hello.peer_address)
-        return [known[node_id] for node_id in self._watch.living() if node_id in known]
 
     def _runs_until_s(self, node_id: NodeId, promised_s: float, now_s: float) -> float:
         """Until when a lease may run on an unreachable node: other agents may have agreed to extend it."""

@@ -27,6 +27,25 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _PeerSightState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PeerSightStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PeerSightState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PEER_SIGHT_STATE_UNSPECIFIED: _PeerSightState.ValueType  # 0
+    PEER_SIGHT_STATE_ALIVE: _PeerSightState.ValueType  # 1
+    PEER_SIGHT_STATE_SUSPECT: _PeerSightState.ValueType  # 2
+    PEER_SIGHT_STATE_DEAD: _PeerSightState.ValueType  # 3
+
+class PeerSightState(_PeerSightState, metaclass=_PeerSightStateEnumTypeWrapper): ...
+
+PEER_SIGHT_STATE_UNSPECIFIED: PeerSightState.ValueType  # 0
+PEER_SIGHT_STATE_ALIVE: PeerSightState.ValueType  # 1
+PEER_SIGHT_STATE_SUSPECT: PeerSightState.ValueType  # 2
+PEER_SIGHT_STATE_DEAD: PeerSightState.ValueType  # 3
+Global___PeerSightState: _TypeAlias = PeerSightState  # noqa: Y015
+
 class _CheckpointSightState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -181,6 +200,8 @@ class ConnectRequest(_message.Message):
     VIEW_EPOCH_FIELD_NUMBER: _builtins.int
     VIEW_UNREACHED_FIELD_NUMBER: _builtins.int
     CHECKPOINTS_FIELD_NUMBER: _builtins.int
+    PEERS_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """grows by one with each message of a stream"""
     clock_s: _builtins.float
@@ -207,6 +228,12 @@ class ConnectRequest(_message.Message):
     def checkpoints(self) -> Global___CheckpointSight:
         """whether the node sees its checkpoint directory; missing = the agent does not say"""
 
+    @_builtins.property
+    def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___PeerSight]: ...
+    @_builtins.property
+    def ended(self) -> _containers.RepeatedCompositeFieldContainer[Global___HostProcess]:
+        """processes of neighbors that this agent has seen alive and that have ended"""
+
     def __init__(
         self,
         *,
@@ -220,14 +247,73 @@ class ConnectRequest(_message.Message):
         view_epoch: _builtins.int = ...,
         view_unreached: _builtins.int = ...,
         checkpoints: Global___CheckpointSight | None = ...,
+        peers: _abc.Iterable[Global___PeerSight] | None = ...,
+        ended: _abc.Iterable[Global___HostProcess] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoints", b"checkpoints", "node", b"node"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoints", b"checkpoints", "clock_s", b"clock_s", "draining", b"draining", "leases", b"leases", "node", b"node", "obeyed", b"obeyed", "sequence", b"sequence", "trouble", b"trouble", "view_epoch", b"view_epoch", "view_unreached", b"view_unreached"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoints", b"checkpoints", "clock_s", b"clock_s", "draining", b"draining", "ended", b"ended", "leases", b"leases", "node", b"node", "obeyed", b"obeyed", "peers", b"peers", "sequence", b"sequence", "trouble", b"trouble", "view_epoch", b"view_epoch", "view_unreached", b"view_unreached"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ConnectRequest: _TypeAlias = ConnectRequest  # noqa: Y015
+
+@_typing.final
+class PeerSight(_message.Message):
+    """What this agent found of another one by probes. Those that it believes alive are listed only if they have answered it
+    lately.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    STATE_ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    AGE_S_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    state_id: _builtins.str
+    state: Global___PeerSightState.ValueType
+    age_s: _builtins.float
+    """since it last answered a ping of this agent; negative = never"""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        state_id: _builtins.str = ...,
+        state: Global___PeerSightState.ValueType = ...,
+        age_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_s", b"age_s", "node_id", b"node_id", "state", b"state", "state_id", b"state_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PeerSight: _TypeAlias = PeerSight  # noqa: Y015
+
+@_typing.final
+class HostProcess(_message.Message):
+    """A process on a host: its id, and its start time in clock ticks since boot, which tells a reused id apart."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROCESS_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    process: _builtins.int
+    start: _builtins.int
+    def __init__(
+        self,
+        *,
+        process: _builtins.int = ...,
+        start: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["process", b"process", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HostProcess: _TypeAlias = HostProcess  # noqa: Y015
 
 @_typing.final
 class CheckpointSight(_message.Message):
@@ -286,6 +372,7 @@ class Node(_message.Message):
     FEATURES_FIELD_NUMBER: _builtins.int
     CPUS_FIELD_NUMBER: _builtins.int
     MEMORY_GIB_FIELD_NUMBER: _builtins.int
+    PROBE_PORT_FIELD_NUMBER: _builtins.int
     IMAGES_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     host_id: _builtins.str
@@ -318,6 +405,8 @@ class Node(_message.Message):
     cpus: _builtins.float
     """CPU cores that jobs may use; 0 = not known; the same of the memory"""
     memory_gib: _builtins.float
+    probe_port: _builtins.int
+    """UDP, at the host of peer_address: it answers probes there; 0 = it does not"""
     images: _builtins.str
     """what runs jobs with an image: "podman 4.3.1", or "no: " and why not; empty = not told"""
     @_builtins.property
@@ -351,11 +440,12 @@ class Node(_message.Message):
         features: _abc.Iterable[_builtins.str] | None = ...,
         cpus: _builtins.float = ...,
         memory_gib: _builtins.float = ...,
+        probe_port: _builtins.int = ...,
         images: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_process", b"agent_process", "agent_process_start", b"agent_process_start", "agent_version", b"agent_version", "api_versions", b"api_versions", "checkpoint_marker", b"checkpoint_marker", "cluster_id", b"cluster_id", "confirmed_dead", b"confirmed_dead", "containment", b"containment", "cpus", b"cpus", "features", b"features", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "host_id", b"host_id", "identity_key", b"identity_key", "images", b"images", "memory_gib", b"memory_gib", "node_id", b"node_id", "peer_address", b"peer_address", "state_directory", b"state_directory", "state_id", b"state_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_process", b"agent_process", "agent_process_start", b"agent_process_start", "agent_version", b"agent_version", "api_versions", b"api_versions", "checkpoint_marker", b"checkpoint_marker", "cluster_id", b"cluster_id", "confirmed_dead", b"confirmed_dead", "containment", b"containment", "cpus", b"cpus", "features", b"features", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "host_id", b"host_id", "identity_key", b"identity_key", "images", b"images", "memory_gib", b"memory_gib", "node_id", b"node_id", "peer_address", b"peer_address", "probe_port", b"probe_port", "state_directory", b"state_directory", "state_id", b"state_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -455,6 +545,7 @@ class ConnectResponse(_message.Message):
     FORGET_FIELD_NUMBER: _builtins.int
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     VIEW_FIELD_NUMBER: _builtins.int
+    NEIGHBORS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """grows by one with each message of a stream"""
     incarnation: _builtins.int
@@ -478,6 +569,10 @@ class ConnectResponse(_message.Message):
     def view(self) -> Global___View:
         """sent until the agent reports its epoch"""
 
+    @_builtins.property
+    def neighbors(self) -> _containers.RepeatedCompositeFieldContainer[Global___HostProcess]:
+        """of other agents on this host and their shims: this agent watches them"""
+
     def __init__(
         self,
         *,
@@ -490,10 +585,11 @@ class ConnectResponse(_message.Message):
         forget: _abc.Iterable[_builtins.int] | None = ...,
         cluster_id: _builtins.str = ...,
         view: Global___View | None = ...,
+        neighbors: _abc.Iterable[Global___HostProcess] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["view", b"view"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["api_version", b"api_version", "cluster_id", b"cluster_id", "echo_clock_s", b"echo_clock_s", "forget", b"forget", "heartbeat_interval_s", b"heartbeat_interval_s", "incarnation", b"incarnation", "leases", b"leases", "sequence", b"sequence", "view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["api_version", b"api_version", "cluster_id", b"cluster_id", "echo_clock_s", b"echo_clock_s", "forget", b"forget", "heartbeat_interval_s", b"heartbeat_interval_s", "incarnation", b"incarnation", "leases", b"leases", "neighbors", b"neighbors", "sequence", b"sequence", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -545,20 +641,24 @@ class Member(_message.Message):
     NODE_ID_FIELD_NUMBER: _builtins.int
     STATE_ID_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
+    PROBE_PORT_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     state_id: _builtins.str
     address: _builtins.str
     """HOST:PORT"""
+    probe_port: _builtins.int
+    """UDP, at the same host; 0 = it answers no probes"""
     def __init__(
         self,
         *,
         node_id: _builtins.str = ...,
         state_id: _builtins.str = ...,
         address: _builtins.str = ...,
+        probe_port: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "node_id", b"node_id", "state_id", b"state_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "node_id", b"node_id", "probe_port", b"probe_port", "state_id", b"state_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

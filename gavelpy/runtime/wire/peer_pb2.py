@@ -24,19 +24,27 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fgavelpy/runtime/wire/peer.proto\x12\ngavelpy.v1\"*\n\rSealedMessage\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x0b\n\x03mac\x18\x02 \x01(\x0c\"W\n\x0f\x43ontactQuestion\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x10\n\x08state_id\x18\x03 \x01(\t\x12\r\n\x05nonce\x18\x04 \x01(\x0c\"\x7f\n\rContactAnswer\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x10\n\x08state_id\x18\x03 \x01(\t\x12\r\n\x05nonce\x18\x04 \x01(\x0c\x12\x13\n\x0bincarnation\x18\x05 \x01(\x04\x12\x13\n\x0bheard_ago_s\x18\x06 \x01(\x01\x32R\n\x0bPeerService\x12\x43\n\x0bLastContact\x12\x19.gavelpy.v1.SealedMessage\x1a\x19.gavelpy.v1.SealedMessageb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fgavelpy/runtime/wire/peer.proto\x12\ngavelpy.v1\"*\n\rSealedMessage\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x0b\n\x03mac\x18\x02 \x01(\x0c\"W\n\x0f\x43ontactQuestion\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x10\n\x08state_id\x18\x03 \x01(\t\x12\r\n\x05nonce\x18\x04 \x01(\x0c\"\x7f\n\rContactAnswer\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x10\n\x08state_id\x18\x03 \x01(\t\x12\r\n\x05nonce\x18\x04 \x01(\x0c\x12\x13\n\x0bincarnation\x18\x05 \x01(\x04\x12\x13\n\x0bheard_ago_s\x18\x06 \x01(\x01\"\xab\x01\n\x05Probe\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0e\n\x06sender\x18\x02 \x01(\t\x12#\n\x04kind\x18\x03 \x01(\x0e\x32\x15.gavelpy.v1.ProbeKind\x12\r\n\x05nonce\x18\x04 \x01(\x04\x12\x13\n\x0bincarnation\x18\x05 \x01(\x04\x12\x0e\n\x06target\x18\x06 \x01(\t\x12%\n\x06rumors\x18\x07 \x03(\x0b\x32\x15.gavelpy.v1.PeerRumor\"j\n\tPeerRumor\x12\x0c\n\x04peer\x18\x01 \x01(\t\x12)\n\x05state\x18\x02 \x01(\x0e\x32\x1a.gavelpy.v1.PeerRumorState\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12\x0f\n\x07\x61\x63\x63user\x18\x04 \x01(\t*\x92\x01\n\tProbeKind\x12\x1a\n\x16PROBE_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0fPROBE_KIND_PING\x10\x01\x12\x12\n\x0ePROBE_KIND_ACK\x10\x02\x12\x14\n\x10PROBE_KIND_RELAY\x10\x03\x12\x13\n\x0fPROBE_KIND_NACK\x10\x04\x12\x15\n\x11PROBE_KIND_RUMORS\x10\x05*\x87\x01\n\x0ePeerRumorState\x12 \n\x1cPEER_RUMOR_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16PEER_RUMOR_STATE_ALIVE\x10\x01\x12\x1c\n\x18PEER_RUMOR_STATE_SUSPECT\x10\x02\x12\x19\n\x15PEER_RUMOR_STATE_DEAD\x10\x03\x32R\n\x0bPeerService\x12\x43\n\x0bLastContact\x12\x19.gavelpy.v1.SealedMessage\x1a\x19.gavelpy.v1.SealedMessageb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gavelpy.runtime.wire.peer_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_PROBEKIND']._serialized_start=592
+  _globals['_PROBEKIND']._serialized_end=738
+  _globals['_PEERRUMORSTATE']._serialized_start=741
+  _globals['_PEERRUMORSTATE']._serialized_end=876
   _globals['_SEALEDMESSAGE']._serialized_start=47
   _globals['_SEALEDMESSAGE']._serialized_end=89
   _globals['_CONTACTQUESTION']._serialized_start=91
   _globals['_CONTACTQUESTION']._serialized_end=178
   _globals['_CONTACTANSWER']._serialized_start=180
   _globals['_CONTACTANSWER']._serialized_end=307
-  _globals['_PEERSERVICE']._serialized_start=309
-  _globals['_PEERSERVICE']._serialized_end=391
+  _globals['_PROBE']._serialized_start=310
+  _globals['_PROBE']._serialized_end=481
+  _globals['_PEERRUMOR']._serialized_start=483
+  _globals['_PEERRUMOR']._serialized_end=589
+  _globals['_PEERSERVICE']._serialized_start=878
+  _globals['_PEERSERVICE']._serialized_end=960
 # @@protoc_insertion_point(module_scope)

@@ -210,6 +210,7 @@ class Orders:
     echo_clock_s: float = 0.0  # of this agent's last message that the scheduler had received
     view: View | None = None  # the agents that decide without a scheduler; None = not sent
     view_key: bytes = b""
+    neighbors: tuple[tuple[int, int], ...] = ()  # processes of other agents on this host, to be watched
 
     @property
     def order(self) -> tuple[int, int, int]:
@@ -250,6 +251,7 @@ def orders_of(message: agent_pb2.ConnectResponse, stream: int) -> Orders:
         message.echo_clock_s,
         view_of(message.view) if message.HasField("view") else None,
         message.view.key,
+        tuple((process.process, process.start) for process in message.neighbors),
     )
 
 
@@ -261,7 +263,7 @@ def view_of(message: agent_pb2.View) -> View:
             raise RemoteViolation(f"view.{name} must be in [0, {_DURATION_S_MAX:g}], got {value!r}")
     if len(message.members) > MEMBERS_MAX:
         raise RemoteViolation(f"view.members must be at most {MEMBERS_MAX}, got {len(message.members)}")
-    members = tuple(Member(member.node_id, member.state_id, member.address) for member in message.members)
+    members = tuple(Member(m.node_id, m.state_id, m.address, m.probe_port & 0xFFFF) for m in message.members)
     return View(message.epoch, members, message.orphan_max_s, message.window_s, message.step_s)
 
 

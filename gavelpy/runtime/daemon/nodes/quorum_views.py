@@ -14,13 +14,14 @@ import math
 import secrets
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from gavelpy.errors import JournalCorrupt
 from gavelpy.runtime.daemon.config_sections import NodeSettings
+from gavelpy.runtime.daemon.nodes.registry import Node
 from gavelpy.runtime.quorum import MEMBERS_MAX, Member, View
 
 VIEWS = "views"  # name of the value in the store
@@ -81,6 +82,17 @@ class QuorumViews:
         return self.views[-1] if self.views else None
 
     # Views --------------------------------------------------------------------------------------------------------
+
+    def members(self, nodes: Iterable[Node], living: Iterable[str]) -> list[Member]:
+        """The agents of these living nodes; of one that is not connected yet, as the newest view has it."""
+        known = {member.node_id: member for member in self.newest.members} if self.newest is not None else {}
+        for node in nodes:
+            known.pop(node.node_id, None)
+            if node.hello.peer_address:
+                known[node.node_id] = Member(
+                    node.node_id, node.hello.state_id, node.hello.peer_address, node.hello.probe_port
+                )
+        return [known[node_id] for node_id in living if node_id in known]
 
     def update(self, members: Sequence[Member], now_s: float) -> None:
         """Makes a new view when the nodes have differed from those of the newest view for SETTLE_S.

@@ -77,6 +77,7 @@ class Hello:
     images: str = ""  # what runs containers, or why nothing does; empty = not sent
     state_directory: str = ""  # of an agent on the scheduler's host; empty = not sent
     peer_address: str = ""  # for other agents; empty = it does not answer them
+    probe_port: int = 0  # UDP, at the host of peer_address; 0 = it does not answer probes
     features: frozenset[str] = frozenset()  # options of jobs that the agent announces; empty = it announces none
     cpus: float = 0.0  # that jobs may use; 0 = not known; the same of the memory
     memory_gib: float = 0.0

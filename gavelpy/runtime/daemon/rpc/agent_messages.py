@@ -108,6 +108,7 @@ def hello_of(node: agent_pb2.Node) -> Hello:
         images=node.images,
         state_directory=directory,
         peer_address=node.peer_address,
+        probe_port=node.probe_port if node.probe_port in _PORTS else 0,
         features=frozenset(node.features),
         cpus=_amount("cpus", node.cpus),
         memory_gib=_amount("memory_gib", node.memory_gib),
@@ -244,7 +245,10 @@ def orders_message(
 
 def view_message(view: View, key: bytes) -> agent_pb2.View:
     """The agents that decide together without a scheduler."""
-    members = [agent_pb2.Member(node_id=m.node_id, state_id=m.state_id, address=m.address) for m in view.members]
+    members = [
+        agent_pb2.Member(node_id=m.node_id, state_id=m.state_id, address=m.address, probe_port=m.probe_port)
+        for m in view.members
+    ]
     return agent_pb2.View(
         epoch=view.epoch,
         members=members,
