@@ -27,6 +27,7 @@ from gavelpy.mechanism.events import (
     DirectorySeen,
     Event,
     FailureClass,
+    GpuMemoryMeasured,
     IdsReserved,
     JobAnnotated,
     JobCancelled,
@@ -86,6 +87,7 @@ RESOURCED = 12  # CPU cores and memory of nodes, and those that jobs need
 SIZED = 12  # jobs with several sizes: of a job, of an allocation, of estimated rates
 QUOTED = 12  # settings: quotas and guaranteed GPUs of teams
 CHOSEN = 13  # an allocation that names the configurations of the next round
+MEASURED = 13  # the GPU memory that jobs use; settings: whether it counts as declared
 NEWEST = 13
 OLDEST = 1  # that can be read
 _LATER = {  # newest version of an event, if above VERSION
@@ -99,7 +101,8 @@ _LATER = {  # newest version of an event, if above VERSION
     "JobsReleased": ORDERED,
     "JobsRequeued": ORDERED,
     "PriorityChanged": RANKED,
-    "ConfigChanged": QUOTED,
+    "ConfigChanged": MEASURED,
+    "GpuMemoryMeasured": MEASURED,
     "NodeJoined": RESOURCED,
     "NodeHindered": NAMED,
     "NodeDraining": SAVING,
@@ -154,6 +157,7 @@ EVENT_NAMES: dict[str, type[Event]] = {
     "AgentRejoined": AgentRejoined,
     "PriorityChanged": PriorityChanged,
     "JobsArchived": JobsArchived,
+    "GpuMemoryMeasured": GpuMemoryMeasured,
 }
 _NAMES = {kind: name for name, kind in EVENT_NAMES.items()}
 _FIELDS = {name: [(field.name, str(field.type)) for field in fields(kind)] for name, kind in EVENT_NAMES.items()}
@@ -166,7 +170,8 @@ _LATER_SETTINGS = {"packing": PACKED, "lease_min_s": GUARDED, "retry_s": GUARDED
                    "late_ends": LATE, "loss_nodes_max": LATE, "finish_grace_s": LATE,
                    "solve_at_least_every_s": AGEING, "system_failures_max": CLASSED,
                    "priorities": RANKED, "move_lag_s": LAGGING, "teams": TEAMED,
-                   "jobs_running_a_user_max": LIMITED, "gpus_a_user_max": LIMITED, "gpu_types": LIMITED}  # fmt: skip
+                   "jobs_running_a_user_max": LIMITED, "gpus_a_user_max": LIMITED, "gpu_types": LIMITED,
+                   "packing_measured": MEASURED}  # fmt: skip
 _LATER_OF_JOBS = {  # a job without them needs no version
     "time_s": ORDERED,
     "stall_s": ORDERED,
@@ -233,6 +238,8 @@ def encode(event: Event, now_s: float) -> bytes:
             version = RANKED
         case JobsArchived():
             version = ARCHIVED
+        case GpuMemoryMeasured():
+            version = MEASURED
         case NodeJoined() if event.cpus or event.memory_gib:
             version = RESOURCED
         case NodeJoined() if event.state_id or event.lacks:
@@ -314,7 +321,7 @@ def _settings(settings: MechanismSettings) -> tuple[int, dict[str, Any]]:
     newer = [
         _LATER_SETTINGS[f.name] for f in fields(settings) if f.name in _LATER_SETTINGS and values[f.name] != f.default
     ]
-    version = QUOTED if settings.limits_teams else max([VERSION, *newer])
+    version = max([QUOTED if settings.limits_teams else VERSION, *newer])
     return version, {name: value for name, value in values.items() if _LATER_SETTINGS.get(name, VERSION) <= version}
 
 

@@ -22,6 +22,7 @@ from gavelpy.mechanism.events import (
     ConfigChanged,
     DirectorySeen,
     Event,
+    GpuMemoryMeasured,
     IdsReserved,
     JobAnnotated,
     JobCancelled,
@@ -50,6 +51,7 @@ from gavelpy.mechanism.events import (
     TotalAnnounced,
     WakeupDue,
 )
+from gavelpy.mechanism.gpu_memory import MEMORY_GIB_MAX
 from gavelpy.mechanism.lifecycle import LAST_ALIVE
 from gavelpy.mechanism.priority_classes import check_class
 from gavelpy.model.allocation import AGAIN_MIN_S
@@ -86,10 +88,10 @@ def check(core: SchedulerCore, event: Event) -> None:
             _jobs(core, event.jobs, event.leases)
             _leases(event.leases)
             _gpus(core, event)
-        case SavingDeclared() | LastStepReported() | TotalAnnounced():
+        case SavingDeclared() | LastStepReported() | TotalAnnounced() | GpuMemoryMeasured():
             _jobs(core, event.jobs, event.leases)
             _leases(event.leases)
-            _totals(event)
+            _amounts(event)
         case LeaseEnded() | ProgressReported() | CheckpointSaved():
             _jobs(core, event.jobs, event.leases, event.steps_done)
             _leases(event.leases)
@@ -166,11 +168,11 @@ def _leases(leases: Ints) -> None:
     _all("leases", leases, leases >= 0, "0 or more")  # -1 means none in tables, and is invalid in events
 
 
-def _totals(event: SavingDeclared | LastStepReported | TotalAnnounced) -> None:
-    if isinstance(event, TotalAnnounced):
-        totals = event.steps_total
-        _lengths(event.jobs, totals)
-        _all("steps_total", totals, (totals > 0) & (totals <= VALUE_MAX), f"in (0, {VALUE_MAX:g}]")
+def _amounts(event: SavingDeclared | LastStepReported | TotalAnnounced | GpuMemoryMeasured) -> None:
+    for name, most in (("steps_total", VALUE_MAX), ("peak_gib", MEMORY_GIB_MAX)):
+        if (amounts := getattr(event, name, None)) is not None:
+            _lengths(event.jobs, amounts)
+            _all(name, amounts, (amounts > 0) & (amounts <= most), f"in (0, {most:g}]")
 
 
 def _steps(steps_done: Floats) -> None:

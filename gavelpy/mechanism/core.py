@@ -41,6 +41,7 @@ from gavelpy.mechanism.events import (
     ConfigChanged,
     DirectorySeen,
     Event,
+    GpuMemoryMeasured,
     IdsReserved,
     JobAnnotated,
     JobCancelled,
@@ -141,8 +142,8 @@ class SchedulerCore:
                 reports.running(self.jobs, self.pool, event, now_s)
             case LeaseEnded():
                 return self._lease_ended(event)
-            case TotalAnnounced():
-                if reports.announced(self.jobs, event):
+            case TotalAnnounced() | GpuMemoryMeasured():
+                if reports.changes_needs(self.jobs, event, self.settings):
                     self.disturb()
             case JobSubmitted() | JobCancelled() | JobsHeld() | JobsReleased() | JobsRequeued() | PriorityChanged():
                 return job_orders.apply(self, event)

@@ -297,6 +297,15 @@ class TotalAnnounced(_Endogenous):
 
 
 @dataclass(frozen=True, eq=False)
+class GpuMemoryMeasured(_Endogenous):
+    """The most memory that running jobs have used of any of their GPUs: more than was known."""
+
+    jobs: Ints  # (K,)
+    leases: Ints  # (K,)
+    peak_gib: Floats  # (K,) > 0
+
+
+@dataclass(frozen=True, eq=False)
 class AllocationSolved(_Endogenous):
     """The allocation for request `epoch`: nonzero shares of single jobs and of co-located pairs."""
 
@@ -362,37 +371,10 @@ class AgentRejoined(_Endogenous):
 
 
 Event = (
-    NodeJoined
-    | NodeLost
-    | NodeUnreachable
-    | NodeDraining
-    | NodeUnhealthy
-    | DirectorySeen
-    | JobSubmitted
-    | JobCancelled
-    | JobsHeld
-    | JobsReleased
-    | JobsRequeued
-    | PriorityChanged
-    | PriceChanged
-    | ConfigChanged
-    | PolicyChanged
-    | ReservationAdded
-    | ReservationRemoved
-    | IdsReserved
-    | JobsArchived
-    | JobAnnotated
-    | LeaseStarted
-    | LeaseEnded
-    | ProgressReported
-    | CheckpointSaved
-    | SavingDeclared
-    | LastStepReported
-    | TotalAnnounced
-    | AllocationSolved
-    | AllocationFailed
-    | ThroughputEstimated
-    | WakeupDue
-    | SchedulerRestarted
-    | AgentRejoined
-)
+    NodeJoined | NodeLost | NodeUnreachable | NodeDraining | NodeUnhealthy | DirectorySeen | JobSubmitted
+    | JobCancelled | JobsHeld | JobsReleased | JobsRequeued | PriorityChanged | PriceChanged | ConfigChanged
+    | PolicyChanged | ReservationAdded | ReservationRemoved | IdsReserved | JobsArchived | JobAnnotated
+    | LeaseStarted | LeaseEnded | ProgressReported | CheckpointSaved | SavingDeclared | LastStepReported
+    | TotalAnnounced | GpuMemoryMeasured | AllocationSolved | AllocationFailed | ThroughputEstimated | WakeupDue
+    | SchedulerRestarted | AgentRejoined
+)  # fmt: skip

@@ -4,6 +4,10 @@ A program that does not get the GPU memory that it needs fails, and may take the
 whose owners declared their memory share GPUs (`gavel submit --gpu-memory`), and only where both needs together are at
 most what a GPU of that type has ([gpu_types.NAME] of the scheduler). Declaring it is also the owner's consent.
 
+Nodes measure the memory that jobs use. A job that uses more than its owner declared needs what it uses. With
+`packing_measured`, the operator's consent, jobs that declared nothing share GPUs as well: once they were measured,
+while they ran alone, and with a tenth more than they used, as a program may not have used the most yet.
+
 A simulation has no memory of GPU types: there, pairs that do not fit have a rate of zero in the table.
 """
 
@@ -12,14 +16,20 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import Bools, Floats, Ints
-from gavelpy.model.job import JobSpec
+
+if TYPE_CHECKING:
+    from gavelpy.mechanism.events import GpuMemoryMeasured
+    from gavelpy.mechanism.jobs import JobTable
+    from gavelpy.mechanism.settings import MechanismSettings
 
 MEMORY_GIB_MAX = 1e6
+MARGIN = 1.1  # of a job that declared nothing: memory that counts over memory that it has used
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
@@ -58,13 +68,46 @@ class GpuMemory:
         return GpuMemory(self.needed_gib[rows], self.there_gib)
 
 
-def memory_of(types: Sequence[GpuType], names: Sequence[str], specs: Sequence[JobSpec]) -> GpuMemory | None:
+def memory_of(jobs: JobTable, rows: Ints, names: Sequence[str], settings: MechanismSettings) -> GpuMemory | None:
     """What these jobs need, and what GPUs of the types with these names have; None where no type is known."""
-    if not types:
+    if not settings.gpu_types or not settings.packing:
         return None
-    known = {one.name: one.memory_gib for one in types}
-    needed = np.array([spec.gpu_memory_gib for spec in specs])
-    return GpuMemory(needed, np.array([known.get(name, 0.0) for name in names]))
+    known = {one.name: one.memory_gib for one in settings.gpu_types}
+    return GpuMemory(needed_gib(jobs, rows, settings), np.array([known.get(name, 0.0) for name in names]))
+
+
+def needed_gib(jobs: JobTable, rows: Ints, settings: MechanismSettings) -> Floats:
+    """GPU memory that these jobs count with, (K,): 0 = they share GPUs with none."""
+    return np.array([_need(jobs, row, settings) for row in rows.tolist()], dtype=np.float64)
+
+
+def measured(jobs: JobTable, event: GpuMemoryMeasured, settings: MechanismSettings) -> bool:
+    """Books the GPU memory that running jobs have used; returns whether any of them now counts with another need."""
+    counts = (jobs.lease[event.jobs] == event.leases) | (jobs.stopping[event.jobs] == event.leases)
+    rows, peaks = event.jobs[counts], event.peak_gib[counts]
+    before = needed_gib(jobs, rows, settings)
+    for row, peak in zip(rows.tolist(), peaks.tolist(), strict=True):
+        jobs.measured_gib[row] = max(peak, jobs.measured_gib.get(row, 0.0))
+    return settings.packing and bool((needed_gib(jobs, rows, settings) != before).any())
+
+
+def in_words(declared_gib: float, measured_gib: float) -> str:
+    """What a job declared and uses of GPU memory, for people; empty = it was not measured."""
+    if not measured_gib:
+        return ""
+    used = f"has used {measured_gib:.1f} GiB of GPU memory"
+    if not declared_gib:
+        return f"{used}; it declared none (--gpu-memory)"
+    if measured_gib <= declared_gib:
+        return f"{used} of {declared_gib:g} GiB that it declared"
+    return f"{used}, more than the {declared_gib:g} GiB that it declared: it now counts with what it used"
+
+
+def _need(jobs: JobTable, row: int, settings: MechanismSettings) -> float:
+    declared, used = jobs.specs[row].gpu_memory_gib, jobs.measured_gib.get(row, 0.0)
+    if declared:
+        return max(declared, used)
+    return MARGIN * used if settings.packing_measured else 0.0
 
 
 def fit_together(needed_gib: Floats, there_gib: Floats) -> Bools:

@@ -116,6 +116,7 @@ class JobTable:
         self.loss_nodes: dict[int, list[int]] = {}  # rows of the nodes of consecutive losses, by job; see eligibility
         self.dependents: dict[int, list[int]] = {}  # jobs that come after a job that is not over; see eligibility
         self.sizes: dict[int, JobSizes] = {}  # of jobs with several, active or over
+        self.measured_gib: dict[int, float] = {}  # most GPU memory that jobs, active or over, used; see gpu_memory
         self.limited: dict[int, None] = {}  # unfinished jobs with a choice of nodes, in order; see node_sets
         self.featured: dict[int, tuple[str, ...]] = {}  # what unfinished jobs need of agents, if anything; in order
         self.needs: dict[int, tuple[int, int]] = {}  # of unfinished jobs that declare any; see node_resources

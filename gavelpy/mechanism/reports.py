@@ -21,10 +21,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gavelpy.mechanism import booking, eligibility, failures, non_preemptible
+from gavelpy.mechanism import booking, eligibility, failures, gpu_memory, non_preemptible
 from gavelpy.mechanism.events import (
     CheckpointSaved,
     FailureClass,
+    GpuMemoryMeasured,
     LastStepReported,
     LeaseEnded,
     LeaseStarted,
@@ -94,7 +95,12 @@ def _among(event: ProgressReported, counts: Bools) -> tuple[Ints, Floats]:
     return event.jobs[counts], event.steps_done[counts]
 
 
-def announced(jobs: JobTable, event: TotalAnnounced) -> bool:
+def changes_needs(jobs: JobTable, event: TotalAnnounced | GpuMemoryMeasured, settings: MechanismSettings) -> bool:
+    """Books what programs announced or nodes measured of what jobs need; returns whether any need has changed."""
+    return gpu_memory.measured(jobs, event, settings) if isinstance(event, GpuMemoryMeasured) else _total(jobs, event)
+
+
+def _total(jobs: JobTable, event: TotalAnnounced) -> bool:
     """Books the steps that programs announced for their jobs; returns whether any number has changed.
 
     A number below the steps of the job's newest checkpoint cannot be right: it is ignored, and the former one stays.

@@ -111,7 +111,7 @@ class AllocationRequest:
         tiers = () if parts else priority_classes.tiers(jobs, pool, settings, rows, exempt.open_gpus)
         specs = [jobs.specs[row] for row in rows.tolist()] if settings.packing else []
         job_types = tuple(spec.job_type for spec in specs)
-        memory = memory_of(settings.gpu_types, pool.gpu_types, specs) if settings.packing else None
+        memory = memory_of(jobs, rows, pool.gpu_types, settings)
         problem, limits = team_plan.limits_of_problem(jobs, pool, settings, rows, exempt.jobs, problem)
         settled = (settings.packing, job_types, memory, tiers, settings.fill_leftover, parts)
         several = team_plan.within_quotas(_sizes_of_problem(jobs, pool, rows, exempt), limits)

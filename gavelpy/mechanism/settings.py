@@ -140,6 +140,7 @@ class MechanismSettings:
     priorities: tuple[PriorityClass, ...] = ()  # priority classes of jobs; empty = one class
     jobs_running_a_user_max: int = 0  # jobs of one owner that have GPUs at once; 0 = no limit
     gpus_a_user_max: int = 0  # GPUs that the jobs of one owner have at once; 0 = no limit
+    packing_measured: bool = False  # measured GPU memory of a job that declared none counts as declared
     gpu_types: tuple[GpuType, ...] = ()  # with known memory, which jobs share if it suffices; empty = no limits
     teams: tuple[Team, ...] = ()  # the entities of jobs; empty = those that jobs name
     rules: Rules = field(default_factory=Rules)  # how time is booked and jobs are selected
@@ -188,6 +189,8 @@ class MechanismSettings:
         _in_range("gpus_a_user_max", self.gpus_a_user_max, 0, 10_000_000)
         check_classes(self.priorities)
         check_gpu_types(self.gpu_types)
+        if self.packing_measured and not self.packing:
+            raise InvalidInput("packing_measured must be false without packing, got true")
         if self.teams:
             check_teams(self.teams)
         self.rules.check(self)

@@ -34,7 +34,7 @@ from gavelpy.model.restored_jobs import restored_specs
 VERSION = 10
 ARCHIVED = 11  # of a core that jobs have left
 SIZED = 12  # of a core with jobs of several sizes
-NAMED = 13  # of a core with a round that the policy names
+NEWEST = 13  # of a core with a round that the policy names, or that knows the GPU memory that jobs use
 OLDEST = 1  # version that can still be read
 _CORE = ("now_s", "settled_s", "incarnation", "round", "round_began_s", "round_end_s", "attention_s", "awaiting",
          "retry_due_s", "woken_s", "window_due_s")  # fmt: skip
@@ -96,13 +96,14 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
         **({} if jobs.ids.is_plain else {"serials": jobs.ids.serials.copy(), "next_job": jobs.ids.next_serial}),
         **({"next_round": question.next_round.copy()} if is_named(question.next_round) else {}),
         **({"sizes": {str(row): own.rate.copy() for row, own in jobs.sizes.items()}} if jobs.sizes else {}),
+        **({"measured_gib": {str(row): gib for row, gib in jobs.measured_gib.items()}} if jobs.measured_gib else {}),
     }
 
 
 def _version(core: SchedulerCore) -> int:
     """The lowest version that can express it."""
-    if is_named(core.question.next_round):
-        return NAMED
+    if is_named(core.question.next_round) or core.jobs.measured_gib:
+        return NEWEST
     return SIZED if core.jobs.sizes else VERSION if core.jobs.ids.is_plain else ARCHIVED
 
 
@@ -110,9 +111,9 @@ def restore(state: dict[str, Any]) -> SchedulerCore:
     """The core of a snapshot. Raises JournalTooNew if its version is, JournalCorrupt if it is not whole."""
     version = state.get("version")
     if type(version) is not int or version < OLDEST:
-        raise JournalCorrupt(f"snapshot version must be in [{OLDEST}, {NAMED}], got {version!r}")
-    if version > NAMED:
-        raise JournalTooNew(f"snapshot version must be at most {NAMED}, got {version}: a newer gavelpy has written it")
+        raise JournalCorrupt(f"snapshot version must be in [{OLDEST}, {NEWEST}], got {version!r}")
+    if version > NEWEST:
+        raise JournalTooNew(f"snapshot version must be at most {NEWEST}, got {version}: a newer gavelpy has written it")
     try:
         return _restored(upgraded(state, version))
     except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -193,6 +194,7 @@ def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
     for row in np.flatnonzero(jobs.smallest[: jobs.count]).tolist():
         sizes, rate = np.array(jobs.specs[row].sizes, dtype=np.int64), state["sizes"][str(row)]
         jobs.sizes[row] = JobSizes(sizes, np.array(rate, dtype=np.float64))
+    jobs.measured_gib = {int(row): float(gib) for row, gib in state.get("measured_gib", {}).items()}
     jobs.booked = {int(row): str(name) for row, name in state["booked"].items()}
     jobs.limited = {row: None for row in jobs.active.tolist() if jobs.specs[row].is_limited}
     jobs.featured = {row: needed for row in jobs.active.tolist() if (needed := jobs.specs[row].features)}

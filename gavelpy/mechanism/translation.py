@@ -29,7 +29,7 @@ from gavelpy.model.arrays import Bools, Ints
 if TYPE_CHECKING:
     from gavelpy.mechanism.core import SchedulerCore
 
-_BY_JOB = ("leases", "steps_done", "steps_total", "rates_steps_per_s", "gpu_type", "share", "sizes")
+_BY_JOB = ("leases", "steps_done", "steps_total", "peak_gib", "rates_steps_per_s", "gpu_type", "share", "sizes")
 
 
 def handle_serials(core: SchedulerCore, event: Event, now_s: float) -> list[Command]:

@@ -162,6 +162,7 @@ class Progress:
     stopped: bool = False  # this rank has stopped gracefully and is about to exit
     saves_at_end: bool = False  # it writes a checkpoint when its lease ends, so the job is preemptible
     steps_total: float = 0.0  # steps of the job in all, as this rank has counted them; 0 = not announced
+    gpu_memory_gib: float = 0.0  # the most that this rank has used of a GPU; 0 = not known
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ class End:
     failure: str = ""  # its class, as in shim/failures.py
 
 
-PROGRESS_NUMBERS: Final = ("steps_done", "steps_saved", "rate_steps_per_s", "steps_total")
+PROGRESS_NUMBERS: Final = ("steps_done", "steps_saved", "rate_steps_per_s", "steps_total", "gpu_memory_gib")
 _ENUMS: Final = {"ShimPhase": ShimPhase, "LeaseOutcome": LeaseOutcome}
 
 

@@ -98,6 +98,7 @@ NAMES_IN_JOURNALS = [
     "AgentRejoined",
     "PriorityChanged",
     "JobsArchived",
+    "GpuMemoryMeasured",
 ]
 
 

@@ -15,7 +15,7 @@ from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import CheckpointSaved, JobSubmitted, LeaseEnded, Outcome, SchedulerRestarted
 from gavelpy.mechanism.invariants import check
 from gavelpy.mechanism.lifecycle import JobState, Resumes
-from gavelpy.mechanism.snapshot import NAMED, restore, snapshot
+from gavelpy.mechanism.snapshot import NEWEST, restore, snapshot
 from gavelpy.model.job import JobKind
 from gavelpy.model.notify import Notify
 from gavelpy.model.software import OF_NODE, Software
@@ -80,9 +80,9 @@ def test_a_snapshot_without_a_version_is_refused(version: object) -> None:
 
 def test_a_snapshot_of_a_newer_version_is_too_new() -> None:
     with pytest.raises(
-        JournalTooNew, match=f"snapshot version must be at most {NAMED}, got {NAMED + 1}: a newer gavelpy"
+        JournalTooNew, match=f"snapshot version must be at most {NEWEST}, got {NEWEST + 1}: a newer gavelpy"
     ):
-        restore(make_state() | {"version": NAMED + 1})
+        restore(make_state() | {"version": NEWEST + 1})
 
 
 @pytest.mark.parametrize("key", sorted(snapshot(SchedulerCore()).keys() - {"version"}))

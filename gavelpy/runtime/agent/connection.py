@@ -238,6 +238,7 @@ def report_of(folder: LeaseDirectory) -> agent_pb2.LeaseReport:
         steps_saved=saved,
         rate_steps_per_s=progress.rate_steps_per_s,
         steps_total=progress.steps_total,
+        gpu_memory_gib=max(progress.gpu_memory_gib, folder.gpu_memory_gib),
         by_time=folder.is_estimated,
         saves_at_end=folder.saves_at_end,
         last_step_done=folder.is_done,

@@ -1,4 +1,4 @@
-"""Periodic work of the agent: remove old logs, watch the free disk space, reap orphans of jobs.
+"""Periodic work of the agent: remove old logs, watch disk space and GPU memory in use, reap orphans of jobs.
 
 Nothing here is urgent, and nothing runs in the agent's loop that can block.
 """
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from gavelpy.runtime.agent import gpu_processes
 from gavelpy.runtime.agent.config import NodeConfig
 from gavelpy.runtime.agent.leases.job_directory import remove_discarded
 from gavelpy.runtime.agent.leases.registry import LeaseRegistry
@@ -22,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 PRUNE_S: Final = 60.0
 DISK_CHECK_S: Final = 2.0
+GPU_MEMORY_S: Final = 10.0
 
 
 class Housekeeping:
@@ -32,7 +34,11 @@ class Housekeeping:
         self.pruning = asyncio.Lock()  # held while old logs are removed
         self.shortage = ""  # of disk space in the state directory, as a message; empty = none
 
-    async def keep_pruning(self) -> None:
+    async def run(self) -> None:
+        """Does all of this until it is cancelled."""
+        await asyncio.gather(self._keep_pruning(), self._keep_checking_disk(), self._keep_measuring())
+
+    async def _keep_pruning(self) -> None:
         """Removes the logs of leases that ended long ago."""
         while True:
             async with self.pruning:
@@ -48,12 +54,23 @@ class Housekeeping:
                 logger.info("old logs removed", extra={"leases": removed})
             await asyncio.sleep(PRUNE_S)
 
-    async def keep_checking_disk(self) -> None:
+    async def _keep_checking_disk(self) -> None:
         """Watches the free space of the state directory; reaps orphans of jobs."""
         while True:
             await self.check_disk()
             reap_adopted({folder.child for folder in self._registry.folders})
             await asyncio.sleep(DISK_CHECK_S)
+
+    async def _keep_measuring(self) -> None:
+        """Notes the most GPU memory that each lease was seen to use; does nothing where nvidia-smi is not installed."""
+        if not (tool := gpu_processes.find_tool(self._config.vendor)):
+            return
+        while True:
+            await asyncio.sleep(GPU_MEMORY_S)
+            shims = {folder.shim_process: folder for folder in self._registry.folders if folder.shim_process}
+            used = await asyncio.to_thread(gpu_processes.measured, tool, list(shims)) if shims else {}
+            for shim, gib in used.items():
+                shims[shim].gpu_memory_gib = max(gib, shims[shim].gpu_memory_gib)
 
     async def check_disk(self) -> None:
         """Updates `shortage`."""

@@ -76,6 +76,7 @@ class JobServiceServicer(job_pb2_grpc.JobServiceServicer):
             finished=request.finished,
             saves_at_end=request.saves_at_end,
             steps_total=request.steps_total,
+            gpu_memory_gib=request.gpu_memory_gib,
             stopped=should_stop and request.steps_saved >= request.steps_done,
         )
         try:

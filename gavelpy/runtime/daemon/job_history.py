@@ -6,6 +6,7 @@ agent of the same node name after a restart. Times are the scheduler's (`now_s`)
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -13,11 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gavelpy.errors import JournalCorrupt
+from gavelpy.mechanism import gpu_memory
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import (
     AllocationFailed,
     AllocationSolved,
     Event,
+    GpuMemoryMeasured,
     IdsReserved,
     JobAnnotated,
     JobCancelled,
@@ -44,9 +47,12 @@ from gavelpy.runtime.daemon.nodes.registry import is_keyed
 from gavelpy.runtime.daemon.notices import NOTICES_MAX, Notice, notice_of_cancelled, notices_of_ended
 from gavelpy.runtime.daemon.usage import UsageBook
 
+logger = logging.getLogger(__name__)
+
 NAMELESS = "-"  # the id of a job without a name
 SEPARATOR = "#"  # between name and serial in a job's id in the core
 HISTORY_MAX = 24  # entries of a job
+OVER_MEMORY = "over its GPU memory"  # kind of an entry
 _ENDED = ("finished", "stopped", "failed", "lost")
 
 
@@ -185,6 +191,8 @@ class JobHistory:
             case JobAnnotated() if self.ids.row(event.job) != GONE:
                 self._notes[event.job] = event.text
                 self._add(event.job, HistoryEntry(now_s, "noted", event.lease, 0.0, event.text))
+            case GpuMemoryMeasured():
+                self._memory_used(event, core, now_s)
             case IdsReserved():
                 self._skipped(event, now_s)
             case NodeJoined() if event.state_id:
@@ -221,6 +229,17 @@ class JobHistory:
     def _submitted(self, core: SchedulerCore, now_s: float) -> None:
         spec = core.jobs.specs[len(self._history)]
         self._named[spec.owner, name_of(spec.id)] = self._begun(HistoryEntry(now_s, "submitted"))
+
+    def _memory_used(self, event: GpuMemoryMeasured, core: SchedulerCore, now_s: float) -> None:
+        """Records once that a job uses more GPU memory than its owner declared."""
+        for job, lease, gib in zip(event.jobs.tolist(), event.leases.tolist(), event.peak_gib.tolist(), strict=True):
+            row = core.jobs.ids.row(job)
+            declared = core.jobs.specs[row].gpu_memory_gib if row != GONE else 0.0
+            is_told = any(entry.kind == OVER_MEMORY for entry in self.entries(job)) if row != GONE else True
+            if 0 < declared < gib and not is_told:
+                text = gpu_memory.in_words(declared, gib)
+                logger.warning("a job uses more GPU memory than it declared", extra={"job_id": job, "detail": text})
+                self._add(job, HistoryEntry(now_s, OVER_MEMORY, lease, 0.0, text))
 
     def _skipped(self, event: IdsReserved, now_s: float) -> None:
         for _ in range(self.ids.next_serial, event.jobs):

@@ -23,7 +23,7 @@ from typing import Final, Literal, Self
 from gavelpy.errors import InvalidInput, LeaseExpired
 from gavelpy.runtime.iterator.barrier import NEVER, NO_GATE, Barrier
 from gavelpy.runtime.iterator.checkpoints import CheckpointWriter, DataPosition, read_position
-from gavelpy.runtime.iterator.lease_watch import LeaseWatch, read_context
+from gavelpy.runtime.iterator.lease_watch import LeaseWatch, peak_gpu_gib, read_context
 from gavelpy.runtime.iterator.timing import RateMeter, expected_checkpoint_s, must_stop, stop_at_s
 from gavelpy.runtime.lease_files import Progress, clock_s
 
@@ -343,9 +343,8 @@ class LeaseLoop:
         self.close()
 
     def _must_stop(self, now_s: float) -> bool:
-        if self._watch is None:
-            return self._terminated
-        return self._terminated or must_stop(now_s, self._steps, self._watch.lease, self._stop_s())
+        watch = self._watch
+        return self._terminated or (watch is not None and must_stop(now_s, self._steps, watch.lease, self._stop_s()))
 
     def _stop_s(self) -> float:
         if self._watch is None:
@@ -384,6 +383,7 @@ class LeaseLoop:
             stopped=self._stopped and self._over,
             saves_at_end=self._saves_at_end,
             steps_total=self._in_all,
+            gpu_memory_gib=peak_gpu_gib(),
         )
 
     def _handle_sigterm(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,6 +29,19 @@ from gavelpy.runtime.lease_files import (
     read_lease,
     write_progress,
 )
+
+_CUDA_CONTEXT_GIB: Final = 0.5  # of a process on a GPU, roughly; torch does not count it
+_GIB: Final = 1 << 30
+
+
+def peak_gpu_gib() -> float:
+    """The most memory of one GPU that this process has used, by torch's count; 0 without torch, or if it used none."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)  # this package loads no torch
+    is_initialized = getattr(cuda, "is_initialized", None)
+    if cuda is None or is_initialized is None or not is_initialized():
+        return 0.0
+    reserved = max((cuda.max_memory_reserved(device) for device in range(cuda.device_count())), default=0)
+    return reserved / _GIB + _CUDA_CONTEXT_GIB if reserved else 0.0
 
 
 @dataclass(frozen=True)

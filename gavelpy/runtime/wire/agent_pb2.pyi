@@ -471,6 +471,7 @@ class LeaseReport(_message.Message):
     SAVES_AT_END_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
     STEPS_TOTAL_FIELD_NUMBER: _builtins.int
+    GPU_MEMORY_GIB_FIELD_NUMBER: _builtins.int
     LAST_STEP_DONE_FIELD_NUMBER: _builtins.int
     lease: _builtins.int
     job: _builtins.int
@@ -501,6 +502,8 @@ class LeaseReport(_message.Message):
     """where the outcome is that it failed"""
     steps_total: _builtins.float
     """of the job in all, as its ranks on this node announced; 0 = they have not"""
+    gpu_memory_gib: _builtins.float
+    """the most that it has used of one of its GPUs here; 0 = not measured"""
     last_step_done: _builtins.bool
     """all ranks of this node have reported their last step"""
     def __init__(
@@ -522,11 +525,12 @@ class LeaseReport(_message.Message):
         saves_at_end: _builtins.bool = ...,
         failure: Global___FailureClass.ValueType = ...,
         steps_total: _builtins.float = ...,
+        gpu_memory_gib: _builtins.float = ...,
         last_step_done: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_time", b"by_time", "detail", b"detail", "exit_code", b"exit_code", "failure", b"failure", "job", b"job", "last_step_done", b"last_step_done", "lease", b"lease", "outcome", b"outcome", "phase", b"phase", "rate_steps_per_s", b"rate_steps_per_s", "rendezvous_port", b"rendezvous_port", "saves_at_end", b"saves_at_end", "shim_process", b"shim_process", "shim_process_start", b"shim_process_start", "steps_done", b"steps_done", "steps_saved", b"steps_saved", "steps_total", b"steps_total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_time", b"by_time", "detail", b"detail", "exit_code", b"exit_code", "failure", b"failure", "gpu_memory_gib", b"gpu_memory_gib", "job", b"job", "last_step_done", b"last_step_done", "lease", b"lease", "outcome", b"outcome", "phase", b"phase", "rate_steps_per_s", b"rate_steps_per_s", "rendezvous_port", b"rendezvous_port", "saves_at_end", b"saves_at_end", "shim_process", b"shim_process", "shim_process_start", b"shim_process_start", "steps_done", b"steps_done", "steps_saved", b"steps_saved", "steps_total", b"steps_total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

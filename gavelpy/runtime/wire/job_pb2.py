@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1egavelpy/runtime/wire/job.proto\x12\ngavelpy.v1\"7\n\x0fGetLeaseRequest\x12\x0e\n\x06wait_s\x18\x01 \x01(\x01\x12\x14\n\x0cversion_seen\x18\x02 \x01(\x04\"u\n\x10GetLeaseResponse\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x13\n\x0bremaining_s\x18\x02 \x01(\x01\x12\x13\n\x0bshould_stop\x18\x03 \x01(\x08\x12\x11\n\tsteps_max\x18\x04 \x01(\x01\x12\x13\n\x0bsteps_saved\x18\x05 \x01(\x01\"\xab\x01\n\x15ReportProgressRequest\x12\x12\n\nlocal_rank\x18\x01 \x01(\r\x12\x12\n\nsteps_done\x18\x02 \x01(\x01\x12\x13\n\x0bsteps_saved\x18\x03 \x01(\x01\x12\x18\n\x10rate_steps_per_s\x18\x04 \x01(\x01\x12\x10\n\x08\x66inished\x18\x05 \x01(\x08\x12\x13\n\x0bsteps_total\x18\x14 \x01(\x01\x12\x14\n\x0csaves_at_end\x18\x06 \x01(\x08\"-\n\x16ReportProgressResponse\x12\x13\n\x0bshould_stop\x18\x01 \x01(\x08\x32\xac\x01\n\nJobService\x12\x45\n\x08GetLease\x12\x1b.gavelpy.v1.GetLeaseRequest\x1a\x1c.gavelpy.v1.GetLeaseResponse\x12W\n\x0eReportProgress\x12!.gavelpy.v1.ReportProgressRequest\x1a\".gavelpy.v1.ReportProgressResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1egavelpy/runtime/wire/job.proto\x12\ngavelpy.v1\"7\n\x0fGetLeaseRequest\x12\x0e\n\x06wait_s\x18\x01 \x01(\x01\x12\x14\n\x0cversion_seen\x18\x02 \x01(\x04\"u\n\x10GetLeaseResponse\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x13\n\x0bremaining_s\x18\x02 \x01(\x01\x12\x13\n\x0bshould_stop\x18\x03 \x01(\x08\x12\x11\n\tsteps_max\x18\x04 \x01(\x01\x12\x13\n\x0bsteps_saved\x18\x05 \x01(\x01\"\xc3\x01\n\x15ReportProgressRequest\x12\x12\n\nlocal_rank\x18\x01 \x01(\r\x12\x12\n\nsteps_done\x18\x02 \x01(\x01\x12\x13\n\x0bsteps_saved\x18\x03 \x01(\x01\x12\x18\n\x10rate_steps_per_s\x18\x04 \x01(\x01\x12\x10\n\x08\x66inished\x18\x05 \x01(\x08\x12\x13\n\x0bsteps_total\x18\x14 \x01(\x01\x12\x16\n\x0egpu_memory_gib\x18\x15 \x01(\x01\x12\x14\n\x0csaves_at_end\x18\x06 \x01(\x08\"-\n\x16ReportProgressResponse\x12\x13\n\x0bshould_stop\x18\x01 \x01(\x08\x32\xac\x01\n\nJobService\x12\x45\n\x08GetLease\x12\x1b.gavelpy.v1.GetLeaseRequest\x1a\x1c.gavelpy.v1.GetLeaseResponse\x12W\n\x0eReportProgress\x12!.gavelpy.v1.ReportProgressRequest\x1a\".gavelpy.v1.ReportProgressResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,9 +36,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETLEASERESPONSE']._serialized_start=103
   _globals['_GETLEASERESPONSE']._serialized_end=220
   _globals['_REPORTPROGRESSREQUEST']._serialized_start=223
-  _globals['_REPORTPROGRESSREQUEST']._serialized_end=394
-  _globals['_REPORTPROGRESSRESPONSE']._serialized_start=396
-  _globals['_REPORTPROGRESSRESPONSE']._serialized_end=441
-  _globals['_JOBSERVICE']._serialized_start=444
-  _globals['_JOBSERVICE']._serialized_end=616
+  _globals['_REPORTPROGRESSREQUEST']._serialized_end=418
+  _globals['_REPORTPROGRESSRESPONSE']._serialized_start=420
+  _globals['_REPORTPROGRESSRESPONSE']._serialized_end=465
+  _globals['_JOBSERVICE']._serialized_start=468
+  _globals['_JOBSERVICE']._serialized_end=640
 # @@protoc_insertion_point(module_scope)

@@ -85,6 +85,7 @@ class ReportProgressRequest(_message.Message):
     RATE_STEPS_PER_S_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
     STEPS_TOTAL_FIELD_NUMBER: _builtins.int
+    GPU_MEMORY_GIB_FIELD_NUMBER: _builtins.int
     SAVES_AT_END_FIELD_NUMBER: _builtins.int
     local_rank: _builtins.int
     steps_done: _builtins.float
@@ -96,6 +97,8 @@ class ReportProgressRequest(_message.Message):
     """the job has done all its work"""
     steps_total: _builtins.float
     """of the job in all, as far as the program knows; 0 = it does not"""
+    gpu_memory_gib: _builtins.float
+    """the most memory of one GPU that the program has used; 0 = it does not know"""
     saves_at_end: _builtins.bool
     """it writes a checkpoint when its lease ends, so that it may be preempted"""
     def __init__(
@@ -107,11 +110,12 @@ class ReportProgressRequest(_message.Message):
         rate_steps_per_s: _builtins.float = ...,
         finished: _builtins.bool = ...,
         steps_total: _builtins.float = ...,
+        gpu_memory_gib: _builtins.float = ...,
         saves_at_end: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "local_rank", b"local_rank", "rate_steps_per_s", b"rate_steps_per_s", "saves_at_end", b"saves_at_end", "steps_done", b"steps_done", "steps_saved", b"steps_saved", "steps_total", b"steps_total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "gpu_memory_gib", b"gpu_memory_gib", "local_rank", b"local_rank", "rate_steps_per_s", b"rate_steps_per_s", "saves_at_end", b"saves_at_end", "steps_done", b"steps_done", "steps_saved", b"steps_saved", "steps_total", b"steps_total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

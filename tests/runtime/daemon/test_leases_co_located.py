@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gavelpy.mechanism.events import JobCancelled
 from gavelpy.runtime.daemon.leases.lease import Wish
-from tests.runtime.daemon.table_builders import Bench, ended, part
+from tests.runtime.daemon.table_builders import Bench, ended, names, part
 
 
 def shared() -> Bench:
@@ -30,6 +30,16 @@ def test_both_leases_of_a_pair_are_ordered_at_once_and_name_each_other() -> None
         (0, (0,), 1),
         (1, (0,), 0),
     ]
+
+
+def test_gpu_memory_is_journaled_when_it_grows_notably() -> None:
+    bench = shared()
+
+    used = (0.0, 4.0, 4.1, 3.0, 5.0)
+    events = [bench.say("n0", part(0, 0, gpu_memory_gib=gib), part(1, 1)) for gib in used]
+
+    assert [names(found) for found in events] == [[], ["GpuMemoryMeasured"], [], [], ["GpuMemoryMeasured"]]
+    assert bench.core.jobs.measured_gib == {0: 5.0}
 
 
 def test_a_new_partner_waits_until_the_former_one_has_ended() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +21,34 @@ def test_a_loop_that_saves_declares_so_with_its_first_report(held: Held, saves: 
     batches = LeaseIterator(range(10), Count().save if saves else None)
 
     assert held.progress().saves_at_end is saves
+    batches.close()
+
+
+class Cuda:
+    """As torch.cuda of a process that has reserved so many GiB on each of its GPUs."""
+
+    def __init__(self, *gib: float) -> None:
+        self.gib = gib
+
+    def is_initialized(self) -> bool:
+        return bool(self.gib)
+
+    def device_count(self) -> int:
+        return len(self.gib)
+
+    def max_memory_reserved(self, device: int) -> int:
+        return int(self.gib[device] * 2**30)
+
+
+@pytest.mark.parametrize(("gib", "reported"), [((), 0.0), ((0.0, 0.0), 0.0), ((2.0, 3.5), 4.0)])
+def test_a_loop_reports_the_most_memory_that_torch_reserved_and_the_context(
+    held: Held, monkeypatch: pytest.MonkeyPatch, gib: tuple[float, ...], reported: float
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=Cuda(*gib)))
+
+    batches = LeaseIterator(range(10))
+
+    assert held.progress().gpu_memory_gib == reported
     batches.close()
 
 

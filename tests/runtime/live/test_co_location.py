@@ -6,6 +6,8 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from gavelpy.runtime.local_cluster import LocalNode
 from gavelpy.runtime.wire import client_pb2 as pb
 from tests.runtime.live import evidence
@@ -19,12 +21,21 @@ small,1,v100,36,small,36
 """
 
 
-def packed(start: StartStage, tmp_path: Path) -> Stage:
+SMI = """#!/bin/sh
+for process in /proc/[0-9]*; do
+    if tr '\\0' ' ' < $process/cmdline 2> /dev/null | grep -q 'witness[.]py'; then
+        echo "${process#/proc/}, GPU-0, 5120"
+    fi
+done
+"""
+
+
+def packed(start: StartStage, tmp_path: Path, **mechanism: object) -> Stage:
     """A node with one GPU, which two jobs that need at most 8 GiB each may share."""
     table = tmp_path / "rates.csv"
     table.write_text(TABLE)
     settings = {
-        "mechanism": {"round_s": 60.0, "packing": True},
+        "mechanism": {"round_s": 60.0, "packing": True, **mechanism},
         "gpu_types.v100": {"memory_gib": 16},
         "throughputs": {"file": str(table), "estimate": False},
     }
@@ -69,3 +80,25 @@ def test_two_jobs_that_fit_share_a_gpu_and_a_third_waits(start: StartStage, tmp_
     assert not any(large in pair for pair in shared)
     assert len(stage.lines(jobs[1], "began")) == 1, "the other job was not touched"
     assert stage.job(third).state == pb.JOB_STATE_FINISHED
+
+
+@pytest.mark.slow
+def test_jobs_that_declared_nothing_share_a_gpu_once_both_were_measured_alone(
+    start: StartStage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text(SMI)
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    stage = packed(start, tmp_path, round_s=4.0, packing_measured=True)
+
+    jobs = [submit(stage, name, 1e6, 0.0) for name in ("one", "two")]
+    stage.wait(lambda: list(stage.job(jobs[0]).co_located_with) == [jobs[1]], "both share the GPU")
+
+    lines = evidence.read(stage.witnessed)
+    shared_s = min(late.first_s for _, late in evidence.shared_gpus(evidence.stays(lines)))
+    notes = [list(stage.explained(job).notes) for job in jobs]
+    assert all("has used 5.0 GiB of GPU memory; it declared none (--gpu-memory)" in texts for texts in notes)
+    assert {line.job for line in lines if line.at_s < shared_s} == set(jobs), "each ran alone before"
+    assert evidence.crowded_gpus(evidence.stays(lines)) == []

@@ -66,6 +66,7 @@ class LeaseProgress:
     steps_saved: float = 0.0
     rate_steps_per_s: float = 0.0
     steps_total: float = 0.0  # that its ranks announced; 0 = none has
+    gpu_memory_gib: float = 0.0  # the most that a rank reported to have used of a GPU; 0 = none has
 
 
 @dataclass(eq=False)
@@ -89,6 +90,7 @@ class LeaseDirectory:
     has_lost_shim: bool = False
     progress: LeaseProgress = field(default_factory=LeaseProgress)
     count_saved: Callable[[LeaseDirectory], None] | None = None  # counts its whole checkpoints, and calls `finish`
+    gpu_memory_gib: float = 0.0  # the most that its processes were seen to use of a GPU
     closing: End | None = None  # how it ended, while its whole checkpoints are counted
     _written_end: End | None = None  # of a shim that is gone
     _child: subprocess.Popen[bytes] | None = None
@@ -389,6 +391,7 @@ class LeaseDirectory:
                 max(began, *(report.steps_saved for report in reports)),
                 min(report.rate_steps_per_s for report in reports) if is_whole else 0.0,
                 min((report.steps_total for report in reports if report.steps_total), default=0.0),
+                max(report.gpu_memory_gib for report in reports),
             )
         elif self.shim is not None and self.shim.phase is not ShimPhase.STARTING:
             ran_s = max(0.0, now_clock_s - self.shim.started_clock_s)

@@ -18,6 +18,7 @@ from gavelpy.mechanism.events import (
     CheckpointSaved,
     Event,
     FailureClass,
+    GpuMemoryMeasured,
     JobAnnotated,
     LastStepReported,
     LeaseEnded,
@@ -36,6 +37,7 @@ from gavelpy.runtime.daemon.leases.lease import (
     columns_of,
     counted_of,
     failure_of,
+    gpu_memory_of,
     is_by_time,
     lease_of,
     lease_started,
@@ -45,6 +47,7 @@ from gavelpy.runtime.daemon.leases.lease import (
 )
 
 _FAILURES = (Outcome.FAILED, Outcome.UNRUNNABLE)
+_NOTABLE = 1.05  # GPU memory in use over what was reported last
 
 
 class LeaseEvents:
@@ -55,6 +58,7 @@ class LeaseEvents:
         self.started: list[int] = []
         self.saved: set[int] = set()
         self.announced: set[int] = set()  # their programs counted their steps in all; new to this table
+        self.measured: set[int] = set()  # they use notably more GPU memory than was known
         self.declared: set[int] = set()  # their programs save when they end; new to the core
         self.moved: set[int] = set()  # with progress that is new to the core
         self.done: list[int] = []  # their jobs have completed the last step
@@ -63,7 +67,8 @@ class LeaseEvents:
     @property
     def has_events(self) -> bool:
         """Whether `drain` would return events."""
-        return bool(self.started or self.declared or self.saved or self.announced or self.done or self.ended)
+        noted = self.saved or self.announced or self.measured
+        return bool(self.started or self.declared or noted or self.done or self.ended)
 
     def drain(self, late: Sequence[Lease]) -> list[Event]:
         """Events since the last call. `late`: lost leases with ends that were reported later."""
@@ -75,6 +80,8 @@ class LeaseEvents:
             events.append(SavingDeclared(*columns_of(declared, [0.0] * len(declared))[:2]))
         if totals := [self._leases[number] for number in sorted(self.announced)]:
             events.append(TotalAnnounced(*columns_of(totals, [lease.announced_steps for lease in totals])))
+        if measured := [self._leases[number] for number in sorted(self.measured)]:
+            events.append(GpuMemoryMeasured(*columns_of(measured, [lease.gpu_memory_gib for lease in measured])))
         if saved := [self._leases[number] for number in sorted(self.saved)]:
             jobs, leases, steps = columns_of(saved, [lease.steps_saved for lease in saved])
             events.append(CheckpointSaved(jobs, leases, steps))
@@ -92,7 +99,7 @@ class LeaseEvents:
             counted = [counted_of(lease) if is_all else lease.steps_saved for lease in group]
             events.append(LeaseEnded(*columns_of(group, counted), outcome, by_time, failure))
         self.started, self.ended, self.done = [], [], []
-        self.saved, self.declared, self.announced = set(), set(), set()
+        self.saved, self.declared, self.announced, self.measured = set(), set(), set(), set()
         return events
 
     def advance(self, lease: Lease, jobs: JobTable) -> None:
@@ -106,6 +113,10 @@ class LeaseEvents:
             lease.steps_done = max(done, lease.steps_saved)
             self.moved.add(lease.lease)
         lease.was_by_time = by_time
+        known_gib = max(lease.gpu_memory_gib, jobs.measured_gib.get(lease.job, 0.0))
+        if (peak_gib := gpu_memory_of(lease)) > _NOTABLE * known_gib:
+            lease.gpu_memory_gib = peak_gib
+            self.measured.add(lease.lease)
         total, job = announced_by(lease), lease.job
         if total in (0.0, lease.announced_steps):
             return

@@ -56,6 +56,7 @@ class PartReport:
     is_done: bool = False  # all ranks have reported their last step
     failure: FailureClass = FailureClass.UNKNOWN  # if it failed
     steps_total: float = 0.0  # that the job has announced; 0 = none
+    gpu_memory_gib: float = 0.0  # the most that it has used of a GPU; 0 = not measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +150,7 @@ class Lease:
         self.world_size = 1
         self.steps_total = 0.0  # 0 = it has as many steps as it does
         self.announced_steps = 0.0  # by its program; 0 = none
+        self.gpu_memory_gib = 0.0  # used of a GPU, as reported to the core
         self.was_by_time = False  # its steps were estimated from time when they were last reported
         self.restart_count = 0
         self.resume_lease = -1
@@ -308,6 +310,11 @@ def announced_by(lease: Lease) -> float:
     """Steps that its job has in all, as all its nodes announced; 0 = not all have."""
     totals = [part.report.steps_total if part.report else 0.0 for part in lease.parts.values()]
     return min(totals, default=0.0)
+
+
+def gpu_memory_of(lease: Lease) -> float:
+    """The most GPU memory that it has used of a GPU on any node; 0 = not measured."""
+    return max((part.report.gpu_memory_gib for part in lease.parts.values() if part.report), default=0.0)
 
 
 def counted_of(lease: Lease) -> float:

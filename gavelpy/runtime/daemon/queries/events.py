@@ -19,6 +19,7 @@ from gavelpy.journal.tables import Entry
 from gavelpy.mechanism.events import (
     AllocationSolved,
     Event,
+    GpuMemoryMeasured,
     IdsReserved,
     JobAnnotated,
     JobCancelled,
@@ -175,6 +176,9 @@ def _sentence(event: Event, values: dict[str, Any]) -> str:
                 f"job {job} has {steps:g}" for job, steps in zip(values["jobs"], values["steps_total"], strict=True)
             ]
             return f"steps announced: {_listed(told)}"
+        case GpuMemoryMeasured():
+            used = [f"job {job} {gib:.1f} GiB" for job, gib in zip(values["jobs"], values["peak_gib"], strict=True)]
+            return f"GPU memory in use: {_listed(used)}"
         case JobAnnotated():
             return f"job {event.job}, lease {event.lease}: {event.text}"
         case IdsReserved():

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gavelpy.mechanism import gpu_memory
 from gavelpy.mechanism.competition import check_sizes
 from gavelpy.mechanism.eligibility import NOT_HELD
 from gavelpy.mechanism.jobs import OPEN
@@ -193,7 +194,7 @@ class Explainer:
                 f"{_date(scheduler.wall_s(entry.now_s))}  {entry.line}" for entry in scheduler.history.entries(job)
             ],
             checkpoint=await self._checkpoint(job),
-            notes=(*scheduler.measuring.notes.get(job, ()), *team_notes(scheduler, job)),
+            notes=(*scheduler.measuring.notes.get(job, ()), *self._memory_notes(job), *team_notes(scheduler, job)),
             preemption_gpu_s=cost.gpu_s if cost is not None else _UNKNOWN_S,
             preemption_cost=cost.text if cost is not None else "",
         )
@@ -233,6 +234,12 @@ class Explainer:
             )
             for spec, asked, expected in zip(tried, specs, [*ahead.expected, *omitted], strict=True)
         ]
+
+    def _memory_notes(self, job: int) -> list[str]:
+        """What a job uses of GPU memory, if that is known."""
+        jobs = self._scheduler.core.jobs.by_serial
+        text = gpu_memory.in_words(jobs.specs[job].gpu_memory_gib, jobs.measured_gib.get(job, 0.0))
+        return [text] if text else []
 
     def _assumption(self, job: int) -> str:
         """What a forecast assumes of a job whose number of steps is not known; empty = nothing."""

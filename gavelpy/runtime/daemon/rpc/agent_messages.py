@@ -274,6 +274,7 @@ def _report_of(report: agent_pb2.LeaseReport) -> PartReport:
         steps_saved=_steps("steps_saved", report.steps_saved),
         rate_steps_per_s=_steps("rate_steps_per_s", report.rate_steps_per_s),
         steps_total=_steps("steps_total", report.steps_total),
+        gpu_memory_gib=_amount("gpu_memory_gib", report.gpu_memory_gib),
         rendezvous_port=report.rendezvous_port if report.rendezvous_port in _PORTS else 0,
         outcome=outcome,
         exit_code=report.exit_code,
