@@ -37,6 +37,7 @@ from gavelpy.policies.base import equal_share_rate, policy_from
 from gavelpy.solve.live import LiveMaxMin
 from gavelpy.solve.solver import Solver
 
+Contender = Callable[[AllocationProblem], object]
 LOADS = (0.1, 0.33, 0.6)
 COLD: Mapping[str, tuple[int, ...]] = {
     "max_min_fairness": (32, 128, 512, 2048, 8192),
@@ -166,25 +167,29 @@ def _cold(place: Place) -> Ratio:
     formulation = formulation_of(policy)
     assert formulation is not None, place.what
     problem = Case(place.what, Mix.DISTINCT, 3, place.jobs, place.load, seed=0).problem()
-    contenders: dict[str, Callable[[], object]] = {"ours": lambda: policy.allocate(replace(problem))}
+    contenders: dict[str, Contender] = {"ours": policy.allocate}
     for peer in PEERS if formulation.is_linear else CVXPY:
-        contenders[peer] = lambda peer=peer: formulation.solve(  # type: ignore[misc]
-            problem, Highs(_STOP_S) if peer == "highs" else Cvxpy(peer.upper(), _STOP_S)
+        contenders[peer] = lambda given, peer=peer: formulation.solve(  # type: ignore[misc]
+            given, Highs(_STOP_S) if peer == "highs" else Cvxpy(peer.upper(), _STOP_S)
         )
-    return _fastest(_in_turn(contenders))
+    return _fastest(_in_turn(contenders, problem))
 
 
-def _in_turn(contenders: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    """Median CPU seconds of each contender; a first run is not counted. Peers that fail are left out."""
+def _in_turn(contenders: Mapping[str, Contender], problem: AllocationProblem) -> dict[str, float]:
+    """Median CPU seconds of each contender; a first run is not counted. Peers that fail are left out.
+
+    Each gets a copy of the problem, made and checked before its time begins: a problem caches derived values.
+    """
     times: dict[str, list[float]] = {name: [] for name in contenders}
     failed: set[str] = set()
     for _ in range(RUNS + 1):
         for name, call in contenders.items():
             if name in failed or sum(times[name]) > BUDGET_S:
                 continue
+            given = replace(problem)
             began_s = time.process_time()
             try:
-                call()
+                call(given)
             except PeerFailed:
                 failed.add(name)
                 continue

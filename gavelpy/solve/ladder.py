@@ -70,13 +70,14 @@ from gavelpy.solve.objective import (
     Objective,
     ProgressiveFilling,
 )
+from gavelpy.solve.prices.table import search_kernels
 from gavelpy.solve.resources import ample_resources, in_all_resources, without_resources
 from gavelpy.solve.solver import NUMPY_ROWS_MAX, Solver
 
 BLUR = 2.2e-9  # relative: numbers that are this close are treated as equal
-_STEP = 1e-9  # relative: largest distance to the next number of a group
-_EQUAL = 1e-14  # relative: numbers this close differ by rounding; program.py already treats most of them as equal
-_WORTHWHILE = 0.25  # least part of the distinct numbers with such a neighbour; random numbers have some by chance
+STEP = 1e-9  # relative: largest distance to the next number of a group
+EQUAL = 1e-14  # relative: numbers this close differ by rounding; program.py already treats most of them as equal
+WORTHWHILE = 0.25  # least part of the distinct numbers with such a neighbour; random numbers have some by chance
 _NUMBERS_MAX = 200_000  # above, sorting them takes as long as prices for that many distinct jobs
 
 
@@ -99,7 +100,9 @@ def solve(problem: AllocationProblem, objective: Objective, solver: Solver | Non
         return divided(solve(merged(problem, group), objective_of_merged(objective, group), solver), problem, group)
     answer = _kept(problem, objective, solver)
     if answer is None:
-        answer = _best_of_near(problem, objective, solver) or _best(problem, objective, solver)
+        answer = _best_of_distinct(problem, objective, solver)
+        if answer is None:
+            answer = _best_of_near(problem, objective, solver) or _best(problem, objective, solver)
         _keep(problem, objective, solver, answer)
     certificate = replace(answer.certificate, solve_s=time.perf_counter() - started_s)
     solver.answers[certificate.path] += 1
@@ -123,6 +126,15 @@ def _keep(problem: AllocationProblem, objective: Objective, solver: Solver, answ
     is_large = problem.job_count > NUMPY_ROWS_MAX and isinstance(objective, MaxMin | MaxSum)
     if is_large and answer.certificate.path == "prices":
         solver.kept.setdefault((type(objective).__name__, len(problem.gpu_types)), 0)
+
+
+def _best_of_distinct(problem: AllocationProblem, objective: Objective, solver: Solver) -> Answer | None:
+    """The answer by kernels alone, if they are loaded and all jobs are distinct; None if it is another problem."""
+    if not (isinstance(objective, MaxMin | MaxSum) and problem.is_plain and search_kernels()):
+        return None
+    from gavelpy.solve.prices.distinct import best_of_distinct
+
+    return best_of_distinct(problem, objective, solver)
 
 
 def _best_of_near(problem: AllocationProblem, objective: Objective, solver: Solver) -> Answer | None:
@@ -348,15 +360,15 @@ class Nearness:
 
         Each changes either count by two at most.
         """
-        return math.floor((_WORTHWHILE * self.differs - self.near) / (2.0 + 2.0 * _WORTHWHILE))
+        return math.floor((WORTHWHILE * self.differs - self.near) / (2.0 + 2.0 * WORTHWHILE))
 
 
 def nearness(figures: Floats) -> Nearness:
     """The counts of these numbers."""
     sorted_figures = np.sort(figures, axis=None)
     rise, above = sorted_figures[1:] - sorted_figures[:-1], sorted_figures[1:]
-    differs = rise > _EQUAL * above
-    return Nearness(int(((rise <= _STEP * above) & differs).sum()), int(differs.sum()))
+    differs = rise > EQUAL * above
+    return Nearness(int(((rise <= STEP * above) & differs).sum()), int(differs.sum()))
 
 
 def asks_for_nearly_equal(problem: AllocationProblem, objective: Objective) -> bool:
@@ -368,11 +380,11 @@ def _merged(figures: Floats) -> Floats | None:
     """These numbers, each replaced by the least within BLUR of it; None if few are that close."""
     sorted_figures = np.sort(figures, axis=None)
     rise = sorted_figures[1:] - sorted_figures[:-1]
-    is_near = rise <= _STEP * sorted_figures[1:]
+    is_near = rise <= STEP * sorted_figures[1:]
     if not is_near.any():
         return None
-    differs = rise > _EQUAL * sorted_figures[1:]
-    if not (is_near & differs).sum() > _WORTHWHILE * differs.sum():
+    differs = rise > EQUAL * sorted_figures[1:]
+    if not (is_near & differs).sum() > WORTHWHILE * differs.sum():
         return None
     order = np.argsort(figures, axis=None, kind="stable")
     starts = np.concatenate([[True], ~is_near])

@@ -10,7 +10,7 @@ import pytest
 
 from gavelpy.errors import InvalidInput, SolverFailed
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve import certificate, linear
+from gavelpy.solve import certificate, ladder, linear
 from gavelpy.solve.certificate import VIOLATION_MAX
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin, MaxMinLexicographic, MaxSum, MaxSumLog, Objective
@@ -138,6 +138,7 @@ def test_where_no_rung_answers_an_even_split_has_an_honest_gap(
     problem = random_problem(0, jobs=20)
     best = solve(problem, objective).certificate.objective
     monkeypatch.setattr(linear, "_rungs", lambda *_: [("highs", stuck)])
+    monkeypatch.setattr(ladder, "search_kernels", lambda: None)
 
     allocation = solve(problem, objective)
 
@@ -150,6 +151,7 @@ def test_where_no_rung_answers_an_even_split_has_an_honest_gap(
 
 def test_floors_that_an_even_split_breaks_are_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear, "_rungs", lambda *_: [("highs", stuck)])
+    monkeypatch.setattr(ladder, "search_kernels", lambda: None)
 
     with pytest.raises(SolverFailed, match="not certified") as failure:
         solve(two_jobs(), MaxSum(np.ones(2), np.array([3.0, 0.0])))

@@ -11,9 +11,10 @@ from benchmarks.problems import Mix, draw
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import policy_from
+from gavelpy.solve import ladder
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin, MaxSum
-from gavelpy.solve.prices import engine, numba_search, pivots
+from gavelpy.solve.prices import certified, engine, numba_search, pivots
 from gavelpy.solve.prices.pivots import most_gain
 from gavelpy.solve.prices.table import Table, jobs_of
 from tests.solve.oracle import best_level, best_sum
@@ -24,14 +25,14 @@ POLICIES = ("max_min_fairness", "min_makespan", "max_sum_throughput", "min_cost"
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Searches are compiled until `interpreted` is called with it."""
-    for module in (engine, pivots):
+    for module in (certified, engine, ladder, pivots):
         monkeypatch.setattr(module, "search_kernels", lambda: numba_search)
     return monkeypatch
 
 
 def interpreted(patch: pytest.MonkeyPatch) -> None:
     """From now on searches are numpy's."""
-    for module in (engine, pivots):
+    for module in (certified, engine, ladder, pivots):
         patch.setattr(module, "search_kernels", lambda: None)
 
 

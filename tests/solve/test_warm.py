@@ -13,9 +13,10 @@ from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import policy_from
+from gavelpy.solve import ladder
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin, MaxMinLexicographic, MaxSum, MinMaxFinishTime, Objective
-from gavelpy.solve.prices import engine, highest_level, numba_search, pivots
+from gavelpy.solve.prices import certified, engine, highest_level, numba_search, pivots
 from gavelpy.solve.prices.crossover import exact
 from gavelpy.solve.prices.newton import Dual, Point, near_sum
 from gavelpy.solve.prices.table import Fixed, Table, jobs_of
@@ -131,7 +132,7 @@ def test_compiled_steps_find_the_levels_and_finish_times_that_numpy_finds(
     found = []
 
     for kernels in (numba_search, None):
-        for module in (engine, pivots, highest_level):
+        for module in (certified, engine, highest_level, ladder, pivots):
             monkeypatch.setattr(module, "search_kernels", lambda kernels=kernels: kernels)
         found.append(bytes_of(solve(replace(problem), objective)))
 

@@ -3,6 +3,8 @@
 Modules:
 
     engine              the algorithm from prices to certified shares
+    distinct            problems of distinct jobs, by kernels from their arrays to the certificate
+    problem_kernels     their table, in numba
     certified           certificates of such answers
     table               jobs and needs as arrays, and the choice between the two kernels
     numpy_kernels       the loops over jobs in numpy, for few jobs

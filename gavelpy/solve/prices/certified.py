@@ -11,7 +11,7 @@ from gavelpy.model.arrays import Floats
 from gavelpy.solve.certificate import NOISE, Answer, Duals, floors_of
 from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
 from gavelpy.solve.prices.newton import Dual
-from gavelpy.solve.prices.table import Fixed, Jobs, Tally, kernels
+from gavelpy.solve.prices.table import Fixed, Jobs, Tally, kernels, search_kernels
 from gavelpy.solve.solver import NUMPY_ROWS_MAX
 
 
@@ -20,7 +20,8 @@ def proved(
 ) -> Answer:
     """Shares of the problem from times (K, T') of the table, with the certificate from prices (T',) and duals (K,)."""
     problem = jobs.problem
-    if jobs.classes is None and jobs.rows is None and jobs.types is None and len(time) > NUMPY_ROWS_MAX:
+    is_distinct = jobs.classes is None and jobs.rows is None and jobs.types is None
+    if is_distinct and (len(time) > NUMPY_ROWS_MAX or search_kernels()) and time.flags.c_contiguous:
         return _of_distinct(jobs, objective, time, steepness, price, by)
     none = np.zeros(problem.job_count)
     time[time < NOISE] = 0.0

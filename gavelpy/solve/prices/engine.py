@@ -24,7 +24,17 @@ from gavelpy.solve.prices.certified import proved, ray_at
 from gavelpy.solve.prices.crossover import ATTEMPTS, exact
 from gavelpy.solve.prices.newton import NEWTON_MIN, PRICE_FLOOR, Dual, Point, near, near_level, near_sum, roughly_level
 from gavelpy.solve.prices.pivots import has_few_pivots, most_gain
-from gavelpy.solve.prices.table import Fixed, Proportional, Table, compiled, jobs_of, kernels, search_kernels
+from gavelpy.solve.prices.table import (
+    Fixed,
+    Jobs,
+    Proportional,
+    Table,
+    compiled,
+    fixed,
+    jobs_of,
+    kernels,
+    search_kernels,
+)
 from gavelpy.solve.prices.vertex import Mix, as_left, from_prices, read_off, unique
 from gavelpy.solve.solver import NUMPY_ROWS_MAX, Solver
 
@@ -61,10 +71,14 @@ def best_by_prices(
 
     Raises SolverFailed if no prices are found: FloorsRefused with a ray if there are floors.
     """
-    floors = floors_of(objective, problem.job_count)
     values = objective.scale if isinstance(objective, MaxMin) else objective.gain
-    jobs = jobs_of(problem, values, floors)
-    table, floor = jobs.table, jobs.floor
+    jobs = jobs_of(problem, values, floors_of(objective, problem.job_count))
+    return best_of(jobs, objective, solver, inside=inside)
+
+
+def best_of(jobs: Jobs, objective: LinearObjective, solver: Solver, *, inside: bool = False) -> Answer | None:
+    """The best certified shares of a table's problem, as `best_by_prices`."""
+    table, floor, problem = jobs.table, jobs.floor, jobs.problem
     if isinstance(objective, MaxSum):
         gains = table.rate * jobs.value[:, None]
         if len(objective.gpu_type_worth):
@@ -123,6 +137,11 @@ def _is_out_of_reach(table: Table, need: Floats) -> bool:
     The prices follow the demand; False proves nothing.
     """
     W, load = table.gpu_counts, table.load * need
+    if search_kernels() is not None:
+        from gavelpy.solve.prices.problem_kernels import is_out_of_reach
+
+        given = map(fixed, (table.rate, table.gpus, table.count, need, W))
+        return bool(is_out_of_reach(*given, _PRICE_STEPS, _BEYOND, _FAR_BELOW, _SLOWEST))
     with np.errstate(divide="ignore"):
         gpus = np.where(table.rate > 0, 1.0 / table.rate, np.inf)  # for a unit of rate
     price, rows = np.ones(len(W)), np.arange(len(need))

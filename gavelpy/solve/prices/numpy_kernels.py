@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
 
 from gavelpy.model.arrays import Bools, Floats, Ints
@@ -91,22 +93,32 @@ def tally(
     runs = best > 0
     possible = (rate > 0) & runs[:, None]
     inside = np.where(possible, share, 0.0)
-    had = (rate * inside).sum(axis=1)
+    had, worthy = _of_types(rate * inside), _of_types(rate * inside * worth)
     dear = rate * (weight[:, None] + gain[:, None] * worth) - gpus[:, None] * price
     budgets = np.where(possible, dear, 0.0).max(axis=1, initial=0.0)
     scaled, floored = runs & (scale > 0), runs & (floor > 0)
     lack = (floor - had)[floored] / np.maximum(floor, 1e-6 * best)[floored]
     return Tally(
         least=float((scale * had)[scaled].min(initial=np.inf)),
-        total=float((gain[:, None] * worth * rate * inside).sum()),
-        used=gpus @ inside,
-        budgets=float(budgets.sum()),
-        floors=float(weight[runs] @ floor[runs]),
-        weights=float((weight[scaled] / scale[scaled]).sum()),
+        total=_in_turn(gain * worthy),
+        used=np.add.accumulate(gpus[:, None] * inside)[-1] if len(gpus) else np.zeros(len(price)),
+        budgets=_in_turn(budgets),
+        floors=_in_turn(weight[runs] * floor[runs]),
+        weights=_in_turn(weight[scaled] / scale[scaled]),
         worst_sign=float(max((-share).max(initial=0.0), np.where(possible, 0.0, np.abs(share)).max(initial=0.0))),
-        worst_time=float((inside.sum(axis=1) - 1.0).max(initial=0.0)),
+        worst_time=float((_of_types(inside) - 1.0).max(initial=0.0)),
         worst_floor=float(lack.max(initial=0.0)),
     )
+
+
+def _of_types(figures: Floats) -> Floats:
+    """The sum over types of each job, (J,), one type after the other."""
+    return reduce(np.add, figures.T, np.zeros(len(figures)))
+
+
+def _in_turn(figures: Floats) -> float:
+    """The sum, one number after the other, as the numba kernels add up to 1,024 of them."""
+    return float(np.add.accumulate(figures)[-1]) if len(figures) else 0.0
 
 
 def _hulls(rate: Floats, cost: Floats, need: Floats, possible: Bools) -> tuple[Ints, Ints, Bools]:

@@ -142,7 +142,7 @@ class Bends(NamedTuple):
     cap: Floats  # (K,) highest need
 
 
-_SAMPLE = 2048  # rows that are compared first
+SAMPLE = 2048  # rows that are compared first
 _DISTINCT = 0.9  # part of the sample above which jobs count as distinct: merging would gain little
 
 
@@ -206,10 +206,10 @@ def jobs_of(problem: AllocationProblem, value_per_step_per_s: Floats, floor_step
 
 def _classes(rate: Floats, gpus: Floats, value: Floats, floor: Floats) -> Classes | None:
     """The classes of equal jobs; None if all jobs are distinct, or nearly all of many."""
-    figures, step = (gpus, value, floor), max(len(gpus) // _SAMPLE, 1)
+    figures, step = (gpus, value, floor), max(len(gpus) // SAMPLE, 1)
     if are_distinct(*rate[::step].T, gpus[::step], np.abs(value[::step]), floor[::step]):
         return None
-    if len(gpus) > _SAMPLE:
+    if len(gpus) > SAMPLE:
         sample = np.column_stack([rate[::step], *(f[::step] for f in figures)])
         if len(classes_of(sample).count) > _DISTINCT * len(sample):
             return None
