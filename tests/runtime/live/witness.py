@@ -43,6 +43,8 @@ class Evidence:
 class Paced:
     """Steps at a fixed rate on a busy machine too: it catches up after a late step."""
 
+    samples_per_item = 1  # on any number of ranks
+
     def __init__(self, rate_steps_per_s: float, hurry: Path) -> None:
         self.rate_steps_per_s = rate_steps_per_s
         self.hurry = hurry
