@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 import math
 import time
 from functools import cache
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -207,7 +208,8 @@ def _converters(kind: Any) -> tuple[tuple[str, str, Callable[[Any], Any]], ...]:
 
 def _converter(field: Any) -> Callable[[Any], Any]:
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        return lambda values: {str(key): _number(inner) for key, inner in sorted(values.items())}
+        value = _single_converter(field.message_type.fields_by_name["value"])
+        return lambda values: {str(key): value(inner) for key, inner in sorted(values.items(), key=itemgetter(0))}
     single = _single_converter(field)
     return (lambda values: [single(inner) for inner in values]) if field.is_repeated else single
 

@@ -67,6 +67,24 @@ def test_help_of_each_command_has_examples(gavel: Gavel, command: str) -> None:
     assert f"gavel {command}" in answer.out
 
 
+def test_job_of_several_sizes_is_forecast_listed_and_explained(cli: Gavel) -> None:
+    options = ("--gpus", "1,2", "--rate", "v100:10", "--efficiency", "2:0.9", "--steps", "1e6", "--preemptible")
+    command = ("--", sys.executable, "-c", LONG)
+    planned = cli("submit", *options, "--dry-run", "-o", "json", *command)
+    assert cli("submit", "--name", "elastic", *options, *command).code == 0
+    until(lambda: "2 of 1,2" in cli("jobs").out, "the job has two GPUs")
+
+    explained = cli("explain", "elastic", "-o", "json").json
+    refused = cli("policy", "set", "gandiva")
+
+    assert planned.json["jobs"][0]["gpus"] == 2
+    assert (explained["job"]["sizes"], explained["description"]["gpus"]) == ([1, 2], 1)
+    assert explained["description"]["rates_by_size"] == {"2": {"rates_steps_per_s": {"v100": 18.0}}}
+    assert [(size["gpus"], size["rate_steps_per_s"]) for size in explained["sizes"]] == [(1, 10.0), (2, 18.0)]
+    assert "does not use sizes (`gavel policies`): gpus must be one number, got 1, 2 for job" in refused.err
+    assert cli("cancel", "elastic").code == 0
+
+
 def test_job_runs_in_its_snapshot_with_its_virtual_environment(cli: Gavel) -> None:
     """The directory changes after the submission; the job finds its Python by PATH."""
     (cli.folder / "env" / "bin").mkdir(parents=True)
