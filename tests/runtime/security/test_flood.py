@@ -23,6 +23,7 @@ FLOOD_S = 60.0
 HALF_OPEN, WAITING, UNREAD = 5_000, 20_000, 1_000
 NODES = 3
 ANSWERED_S, OF_ALL = 0.5, 0.99
+REFUSED = {"flood": ("RESOURCE_EXHAUSTED", WAITING + UNREAD - 1_200), "web_flood": ("closed", WAITING)}
 
 
 def bearer(token: str) -> tuple[tuple[str, str], ...]:
@@ -63,14 +64,15 @@ def times_of_answers(address: str, token: str, flood: subprocess.Popen[str]) -> 
 
 
 @pytest.mark.slow
-def test_flood_of_one_user_delays_no_other_user_and_no_heartbeat(tmp_path: Path) -> None:
-    tokens, port = TokenFile(tmp_path / "tokens.json"), free_port()
+@pytest.mark.parametrize("kind", ["flood", "web_flood"])
+def test_flood_of_one_user_delays_no_other_user_and_no_heartbeat(tmp_path: Path, kind: str) -> None:
+    tokens, port, web_port = TokenFile(tmp_path / "tokens.json"), free_port(), free_port()
     node_ids = [f"n{k}" for k in range(NODES)]
     roles = {"ann": Role.USER, "eve": Role.USER, "root": Role.ADMIN} | dict.fromkeys(node_ids, Role.NODE)
     secrets = {name: tokens.create(name, role, now_s=time.time()) for name, role in roles.items()}
     settings = {
         "security": {"tokens": str(tmp_path / "tokens.json")},
-        "scheduler": {"agents_listen": f"127.0.0.1:{port}"},
+        "scheduler": {"agents_listen": f"127.0.0.1:{port}", "web_listen": f"127.0.0.1:{web_port}"},
         "nodes": {"heartbeat_interval_s": 1.0, "silent_after_s": 5.0},
         "mechanism": {"round_s": 10.0},
     }
@@ -94,7 +96,8 @@ def test_flood_of_one_user_delays_no_other_user_and_no_heartbeat(tmp_path: Path)
         job = pb.JobDescription(name="endless", steps_total=1e9, rates_steps_per_s={"k80": 1.0}, command="true")
         stub.SubmitJobs(pb.SubmitJobsRequest(jobs=[job]), metadata=bearer(secrets["eve"]), timeout=60.0)
         counts = [str(number) for number in (FLOOD_S, HALF_OPEN, WAITING, UNREAD)]
-        command = [sys.executable, "-m", "tests.runtime.security.flood", cluster.address, secrets["eve"], *counts]
+        address = {"flood": cluster.address, "web_flood": f"127.0.0.1:{web_port}"}[kind]
+        command = [sys.executable, "-m", f"tests.runtime.security.{kind}", address, secrets["eve"], *counts]
         flood = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         took_s = times_of_answers(cluster.address, secrets["ann"], flood)
         tally, found, log = json.loads(flood.communicate()[0]), states(), cluster.log(SCHEDULER)
@@ -106,7 +109,8 @@ def test_flood_of_one_user_delays_no_other_user_and_no_heartbeat(tmp_path: Path)
     assert tally["half-open"] >= HALF_OPEN
     assert tally["waits"] >= WAITING
     assert tally["streams"] >= UNREAD
-    assert tally["RESOURCE_EXHAUSTED"] >= WAITING + UNREAD - 1_200
+    code, least = REFUSED[kind]
+    assert tally[code] >= least
     assert found == ["up"] * NODES
     assert "NodeUnreachable" not in log
     assert at_most_s <= ANSWERED_S, figures

@@ -8,6 +8,7 @@ JSON body and, if the browser names an origin, the page's own.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -27,6 +28,7 @@ from gavelpy.runtime.security.interceptor import admitted
 Answer = TypeVar("Answer", bound=msgspec.Struct)
 Handler = Callable[[web.Request, Caller], Awaitable[web.StreamResponse]]
 Plain = Callable[[web.Request], Awaitable[web.StreamResponse]]
+BODY_S = 10.0  # for the body of a request
 _OWN_ORIGIN = ("same-origin", "none")  # none: typed by a person
 
 
@@ -105,7 +107,11 @@ def _is_of_loopback(host: str) -> bool:
 
 async def body_of(request: web.Request, kind: type[Answer]) -> Answer:
     """The JSON body of a request; raises InvalidInput with the field that is wrong."""
-    content = await request.read()
+    try:
+        async with asyncio.timeout(BODY_S):
+            content = await request.read()
+    except TimeoutError:
+        raise InvalidInput(f"body must arrive within {BODY_S:g} s") from None
     try:
         return msgspec.json.decode(content or b"{}", type=kind)
     except msgspec.ValidationError as error:

@@ -6,10 +6,11 @@ hosts, no frames. Files under `static/` are part of the package; there is no bui
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from importlib import resources
-from typing import Final
+from typing import Any, Final
 
 import grpc
 from aiohttp import web
@@ -17,11 +18,13 @@ from aiohttp import web
 from gavelpy.errors import FencedOut, GavelError, InvalidInput, JournalFailed, Stopping
 from gavelpy.runtime.daemon.config import Config
 from gavelpy.runtime.daemon.web.access import answer
+from gavelpy.runtime.daemon.web.connections import REQUEST_S, Connections
 from gavelpy.runtime.security.exposure import tls_context
 from gavelpy.runtime.security.identity import Refusal
 from gavelpy.runtime.security.well_formed import ANSWERED, JOURNAL_GONE, status_of
 
 BODY_BYTES_MAX = 1 << 16
+BACKLOG = 64  # connections that wait to be accepted; asyncio accepts as many in one turn of its loop
 STOP_S = 0.5  # for requests in progress
 HEADERS: Final = {
     "Content-Security-Policy": (
@@ -47,6 +50,7 @@ _STATUS = {
 }
 _CODES = {400: "bad_input", 401: "not_allowed", 403: "not_allowed", 404: "not_found", 429: "limit_reached"}
 _REFUSED_VALUE = re.compile(r"(?P<field>[\w.\[\]'-]+) must be (?P<allowed>.*), got (?P<value>.*)", re.DOTALL)
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class WebServer:
@@ -54,7 +58,10 @@ class WebServer:
 
     def __init__(self, config: Config, routes: Sequence[web.RouteDef]) -> None:
         self._listen, self._tls = config.scheduler.web_listen, tls_context(config.security)
-        application = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[_answer_errors])
+        self._server: asyncio.Server | None = None
+        self._connections: Connections | None = None
+        self._an_address_max = config.limits.connections_an_address_max
+        application = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._note, _answer_errors])
         application.on_response_prepare.append(_add_headers)
         application.add_routes([*routes, *_files()])
         self._runner = web.AppRunner(
@@ -68,22 +75,33 @@ class WebServer:
     async def start(self) -> int:
         """Opens the port and returns its number (0 for a path); raises InvalidInput if that fails."""
         await self._runner.setup()
-        site: web.BaseSite
-        if self._listen.startswith("unix:"):
-            site = web.UnixSite(self._runner, self._listen.removeprefix("unix:"), ssl_context=self._tls)
-        else:
-            host, _, port = self._listen.rpartition(":")
-            site = web.TCPSite(self._runner, host.strip("[]"), int(port), ssl_context=self._tls)
+        assert self._runner.server is not None
+        self._connections = Connections(self._runner.server, self._an_address_max)
+        loop, handshake_s = asyncio.get_running_loop(), REQUEST_S if self._tls is not None else None
+        how: dict[str, Any] = {"ssl": self._tls, "ssl_handshake_timeout": handshake_s, "backlog": BACKLOG}
         try:
-            await site.start()
+            if self._listen.startswith("unix:"):
+                path = self._listen.removeprefix("unix:")
+                self._server = await loop.create_unix_server(self._connections, path, **how)
+                return 0
+            host, _, port = self._listen.rpartition(":")
+            self._server = await loop.create_server(self._connections, host.strip("[]") or None, int(port), **how)
         except OSError as error:
             raise InvalidInput(f"web_listen = {self._listen!r} cannot be opened: {error.strerror}") from None
-        address = self._runner.addresses[0]
-        return int(address[1]) if isinstance(address, tuple) else 0
+        return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
         """Closes the port and ends streams."""
+        if self._server is not None:
+            self._server.close()
         await self._runner.cleanup()
+
+    @web.middleware
+    async def _note(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Notes that the connection of a request is not half-open."""
+        assert self._connections is not None
+        self._connections.has_request(request.protocol)
+        return await handler(request)
 
 
 def standby_routes(leader: Callable[[], str]) -> list[web.RouteDef]:
@@ -119,9 +137,7 @@ async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
 
 
 @web.middleware
-async def _answer_errors(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
+async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Answers errors of the caller and of the journal as JSON; others are bugs, logged and answered with 500."""
     try:
         return await handler(request)
