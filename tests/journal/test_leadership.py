@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
-
 import numpy as np
 import pytest
 
@@ -13,6 +10,7 @@ from gavelpy.journal.database import SchedulerMember
 from gavelpy.journal.leadership import Leader, Leadership, TakeoverTimer, Turn
 from gavelpy.journal.store import open_store
 from gavelpy.runtime.local_cluster import wait_until
+from tests.journal.failover_world import FAILOVERS, FAULTS, LEASE_S, World
 from tests.journal.stores import cancelled
 
 A, B = SchedulerMember("a:1", "1"), SchedulerMember("b:1", "1")
@@ -108,97 +106,41 @@ def test_a_standby_named_as_successor_comes_first() -> None:
 
 # In virtual time -----------------------------------------------------------------------------------------------------
 
-LEASE_S, LOOK_S, RENEW_S = 3.0, 0.25, 0.75
+
+@pytest.mark.parametrize("first", range(0, 1_000, 100))
+def test_in_virtual_time_no_job_is_lost_and_none_runs_twice(first: int) -> None:
+    for seed in range(first, first + 100):
+        world = World(seed)
+        world.run(60.0, faults=6)
+        journal = world.database.journal
+        submitted = [record.job for record in journal if record.kind == "job"]
+        numbers = [record.incarnation for record in journal]
+
+        assert world.problems == [], f"seed {seed}: {world.faults}"
+        assert numbers == sorted(numbers), f"seed {seed}: an older incarnation wrote after a newer one"
+        assert len(submitted) == len(set(submitted)), f"seed {seed}: a job exists twice"
+        assert world.acknowledged <= set(submitted), f"seed {seed}: an acknowledged job is lost"
+        assert world.database.written_s[-1] > 55.0, f"seed {seed}: no scheduler leads in the end"
 
 
-@dataclass
-class FakeDatabase:
-    """What schedulers see of a journal: the newest incarnation, its session and its beat, and accepted writes."""
+@pytest.mark.parametrize("first", range(0, 1_000, 250))
+def test_in_virtual_time_a_scheduler_leads_soon_after_a_fault(first: int) -> None:
+    gaps_s = []
+    for seed in range(first, first + 250):
+        world = World(seed)
+        world.run(24.0, faults=1, kinds=FAILOVERS)
+        gaps_s.append(max(np.diff([0.0, *world.database.written_s, 24.0])))
 
-    newest: int = 0
-    connected: str = ""  # who holds the session of the newest incarnation
-    beat: int = 0
-    writes: list[tuple[float, str, int]] = field(default_factory=list)
-
-
-@dataclass
-class FakeScheduler:
-    """Looks, leads, renews and writes as the real one does; it may be dead, paused or cut off."""
-
-    name: str
-    leads: int = 0  # the incarnation, 0 = it stands by
-    is_alive: bool = True
-    acts_again_s: float = 0.0
-    reaches_again_s: float = 0.0
-    clock_s: float = 0.0  # difference of its clock, which may jump forward
-    next_s: float = 0.0
-    patience: TakeoverTimer = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.patience = TakeoverTimer(self.name, LEASE_S)
-
-    def act(self, database: FakeDatabase, now_s: float) -> None:
-        """One step, if it can."""
-        self.next_s = now_s + (RENEW_S if self.leads else LOOK_S)
-        if now_s < self.reaches_again_s:
-            return
-        if self.leads:
-            if database.newest == self.leads and database.connected == self.name:
-                database.beat += 1
-                database.writes.append((now_s, self.name, self.leads))
-            else:  # fenced out, or its session was ended
-                self.leads, self.patience = 0, TakeoverTimer(self.name, LEASE_S)
-            return
-        seen = Leader(database.newest, bool(database.connected), "x", database.beat)
-        if self.patience.turn(seen, now_s + self.clock_s) is not Turn.WAIT:
-            database.newest, database.connected, database.beat = database.newest + 1, self.name, 0
-            self.leads = database.newest
+    assert np.median(gaps_s) <= LEASE_S  # with the time between two writes of a leader without faults
+    assert max(gaps_s) <= LEASE_S + 3.0
 
 
-@pytest.mark.parametrize("seed", range(0, 1000, 50))
-def test_in_virtual_time_one_leads_at_a_time_and_soon_again(seed: int) -> None:
-    for trial in range(seed, seed + 50):
-        database = FakeDatabase()
-        rng = np.random.default_rng(trial)
-        members = [FakeScheduler(name) for name in "abc"]
-        end_s, fault_s, longest_s = 120.0, 5.0, 0.0
-        repair_s, now_s = math.inf, 0.0
-        while now_s < end_s:
-            now_s = round(now_s + 0.05, 2)
-            if now_s >= fault_s:
-                _hit(rng, database, members, now_s)
-                fault_s, repair_s = now_s + rng.uniform(12.0, 20.0), now_s + 8.0
-            if now_s >= repair_s:
-                for one in members:
-                    if not one.is_alive:
-                        one.is_alive, one.leads, one.patience = True, 0, TakeoverTimer(one.name, LEASE_S)
-                repair_s = math.inf
-            for one in members:
-                if one.is_alive and now_s >= max(one.next_s, one.acts_again_s):
-                    one.act(database, now_s)
-        times = [when for when, _, _ in database.writes]
-        numbers = [incarnation for _, _, incarnation in database.writes]
-        assert numbers == sorted(numbers), f"trial {trial}: an older incarnation wrote after a newer one"
-        assert len({(name, number) for _, name, number in database.writes}) == len(set(numbers))
-        longest_s = max(np.diff([0.0, *times, end_s]))
-        assert longest_s <= LEASE_S + 1.5, f"trial {trial}: no leader for {longest_s} s"
+def test_faults_in_virtual_time_are_of_all_kinds_and_cause_takeovers() -> None:
+    worlds = [World(seed) for seed in range(30)]
+    for world in worlds:
+        world.run(60.0, faults=6)
 
-
-def _hit(rng: np.random.Generator, database: FakeDatabase, members: list[FakeScheduler], now_s: float) -> None:
-    """One fault, mostly of the leader; two schedulers remain."""
-    leader = next((one for one in members if one.leads and one.name == database.connected), members[0])
-    hit = leader if rng.random() < 0.7 else members[int(rng.integers(len(members)))]
-    match rng.choice(["crash", "pause", "partition", "clock", "session"]):
-        case "crash":
-            hit.is_alive = False
-            if database.connected == hit.name:
-                database.connected = ""
-        case "pause":
-            hit.acts_again_s = now_s + rng.uniform(0.0, 10.0)
-        case "partition":
-            hit.reaches_again_s = now_s + rng.uniform(0.0, 10.0)
-        case "clock":  # of the date, which nothing here reads, and at most a little of the other
-            hit.clock_s += rng.uniform(0.0, 1.0)
-        case "session":  # the database ends a session
-            if database.connected == hit.name:
-                database.connected = ""
+    assert {kind for world in worlds for kind in world.faults} == set(FAULTS)
+    assert sum(world.database.newest - 1 for world in worlds) > len(worlds)
+    records = [record for world in worlds for record in world.database.journal]
+    assert any(record.kind == "end" and not record.until_s for record in records)  # leases that were given up
