@@ -38,7 +38,7 @@ class LocalNode:
     """Options of an agent."""
 
     node_id: str
-    gpus: str  # value of --gpus
+    gpus: str  # value of --gpus; with several types, the agent is as many nodes
     speed_factor: float = 1.0
     sees_checkpoints: bool = True
     checkpoint_directory: str = ""  # its path of the shared directory; empty = the scheduler's
@@ -102,7 +102,8 @@ class LocalCluster:
         self.start_scheduler()
         for node in self.nodes:
             self.start_agent(node)
-        wait_until(lambda: self.nodes_up() == len(self.nodes), f"{len(self.nodes)} nodes are up")
+        count = sum(len(node.gpus.split(",")) for node in self.nodes)
+        wait_until(lambda: self.nodes_up() == count, f"{count} nodes are up")
 
     def start_scheduler(self) -> float:
         """Starts the scheduler; returns the seconds until it answered. Raises RemoteViolation."""

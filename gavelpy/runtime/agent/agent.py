@@ -73,11 +73,12 @@ STOP_SLACK_S: Final = 5.0
 
 
 class Agent:
-    """A node's agent. The caller holds the lock of the state directory."""
+    """A node's agent. The caller holds the lock of the state directory. `registries`: of all agents of this process."""
 
-    def __init__(self, config: NodeConfig, gpus: Gpus) -> None:
+    def __init__(self, config: NodeConfig, gpus: Gpus, registries: list[LeaseRegistry] | None = None) -> None:
         self._config = config
         self._gpus, self._machine = gpus, machine_of(config)
+        self._registries = [] if registries is None else registries
         self._endpoint = SchedulerEndpoint(config)
         self._orders: Orders | None = None
         self._moves_to = ""  # id of another cluster, which the node joins once no lease of the old one is left
@@ -121,7 +122,7 @@ class Agent:
         )
         self._starter.owners = owner_rules_of(self._config)
         self._registry = LeaseRegistry(self._config.state, self._starter.begin, self._starter.count)
-        self._housekeeping = Housekeeping(self._config, self._registry, self._changed.set)
+        self._housekeeping = Housekeeping(self._config, self._registry, self._registries, self._changed.set)
         self._watch = ShimWatch(self._wake.set)
         self._registry.load(clock_s(), has_booted_since=self._has_booted_since)
         servers = await self._serve()

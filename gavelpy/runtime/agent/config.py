@@ -17,7 +17,7 @@ from gavelpy.runtime.addresses import are_loopback
 from gavelpy.runtime.agent.gpus import NVIDIA, VARIABLES, parse_gpus
 from gavelpy.runtime.agent.leases.containment import JobLimits
 from gavelpy.runtime.agent.leases.images import check_rules
-from gavelpy.runtime.security.tokens import NAME, NAME_ALLOWED
+from gavelpy.runtime.security.tokens import NAME, NAME_ALLOWED, NODE_ID
 from gavelpy.runtime.shim.isolation import REPLACED, are_processes_hidden
 
 SYSTEM_CONFIG: Final = Path("/etc/gavel/node.toml")
@@ -52,13 +52,23 @@ def default_state_directory() -> str:
     return "/var/lib/gavel-node" if os.geteuid() == 0 else "~/.local/state/gavel-node"
 
 
+class TypeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table [node.types.NAME] of the file: the part of a node with the GPUs of this type."""
+
+    devices: list[str] = []  # as in CUDA_VISIBLE_DEVICES; empty = the next ones of the agent
+    vendor: str = ""  # empty = that of the node
+    cpus: float = 0.0  # CPU cores of the node; 0 = in proportion to the number of GPUs; the same of the memory
+    memory_gib: float = 0.0
+
+
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The table [node] of the file, with defaults."""
 
     state_directory: str = msgspec.field(default_factory=default_state_directory)
     scheduler: str = "127.0.0.1:7077"  # several separated by commas
     node_id: str = msgspec.field(default_factory=socket.gethostname)
-    gpus: str = ""  # v100:4; empty = detect by NVIDIA's driver
+    gpus: str = ""  # v100:4, several types separated by commas; empty = detect by NVIDIA's driver
+    types: dict[str, TypeConfig] = {}  # by GPU type, where the node has several
     vendor: str = NVIDIA  # of the GPUs: nvidia or amd
     checkpoint_directory: str = ""  # shared with the other nodes; empty = below the state directory, not shared
     address: str = ""  # at which other nodes reach this one; empty = that of the interface to the scheduler
@@ -94,12 +104,13 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     allow_root: bool = False  # whether a job may run as root, if its owner is root on this node
 
     def __post_init__(self) -> None:
-        if not NAME.fullmatch(self.node_id):
+        if not NODE_ID.fullmatch(self.node_id):
             raise InvalidInput(f"node_id must be {NAME_ALLOWED}, got {self.node_id[:80]!r}")
         if self.gpus:
             parse_gpus(self.gpus)
-        if self.vendor not in VARIABLES:
-            raise InvalidInput(f"vendor must be one of {', '.join(VARIABLES)}, got {self.vendor[:80]!r}")
+        for vendor in (self.vendor, *(part.vendor or self.vendor for part in self.types.values())):
+            if vendor not in VARIABLES:
+                raise InvalidInput(f"vendor must be one of {', '.join(VARIABLES)}, got {vendor[:80]!r}")
         if not self.state_directory:
             raise InvalidInput("state_directory must be a path, for example /var/lib/gavel-node, got ''")
         if self.private_tmp:

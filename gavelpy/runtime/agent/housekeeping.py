@@ -27,10 +27,20 @@ GPU_MEMORY_S: Final = 10.0
 
 
 class Housekeeping:
-    """Keeps one state directory tidy. Calls `changed` when there is something to report."""
+    """Keeps one state directory tidy. Calls `changed` when there is something to report.
 
-    def __init__(self, config: NodeConfig, registry: LeaseRegistry, changed: Callable[[], None]) -> None:
-        self._config, self._registry, self._changed = config, registry, changed
+    `registries`, to which this one is added: of all agents of this process, whose children their shims are.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        registry: LeaseRegistry,
+        registries: list[LeaseRegistry],
+        changed: Callable[[], None],
+    ) -> None:
+        self._config, self._registry, self._registries, self._changed = config, registry, registries, changed
+        registries.append(registry)
         self.pruning = asyncio.Lock()  # held while old logs are removed
         self.shortage = ""  # of disk space in the state directory, as a message; empty = none
 
@@ -58,7 +68,7 @@ class Housekeeping:
         """Watches the free space of the state directory; reaps orphans of jobs."""
         while True:
             await self.check_disk()
-            reap_adopted({folder.child for folder in self._registry.folders})
+            reap_adopted({folder.child for registry in self._registries for folder in registry.folders})
             await asyncio.sleep(DISK_CHECK_S)
 
     async def _keep_measuring(self) -> None:

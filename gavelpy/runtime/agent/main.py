@@ -16,8 +16,8 @@ import typer
 from gavelpy.errors import GavelError, InvalidInput, missing_extra
 from gavelpy.runtime.agent.agent_state import lock_state
 from gavelpy.runtime.agent.config import NodeConfig, node_config
-from gavelpy.runtime.agent.gpus import Gpus, find_gpus
 from gavelpy.runtime.agent.machine import machine_of
+from gavelpy.runtime.agent.parts import NodePart, parts_of
 from gavelpy.runtime.service_manager import quiet_grpc, sd_notify, set_up_logging
 from gavelpy.runtime.shim import isolation
 
@@ -183,28 +183,31 @@ def check_config(
     """Check the configuration and print what the node would offer; start nothing."""
     given, config = context.obj
     found = node_config(given, file or config)
-    gpus = _checked_gpus(found)
-    typer.echo(f"node {found.node_id}: {len(gpus.devices)} GPUs of type {gpus.gpu_type}, scheduler {found.scheduler}")
-    typer.echo(f"for jobs: {machine_of(found).text}")
-    typer.echo(f"state in {found.state}, checkpoints in {found.checkpoints}")
+    for own, gpus in _checked_parts(found):
+        typer.echo(f"node {own.node_id}: {len(gpus.devices)} GPUs of type {gpus.gpu_type}, scheduler {own.scheduler}")
+        typer.echo(f"for jobs: {machine_of(own).text}")
+        typer.echo(f"state in {own.state}, checkpoints in {own.checkpoints}")
 
 
 def run_node(config: NodeConfig) -> None:
     """Runs the agent until a signal."""
-    gpus = _checked_gpus(config)
+    parts = _checked_parts(config)
     logger.log(*_who_runs(config))
-    if config.switches_accounts:
-        _check_passage(config.state)
+    for part in parts if config.switches_accounts else ():
+        _check_passage(part.config.state)
     if config.isolates and (why := isolation.is_possible()):
         raise InvalidInput(
             f"jobs cannot be isolated here ({why}): set hide_processes = false and private_tmp = false, or let the "
             "agent make mount namespaces (CAP_SYS_ADMIN, Linux 5.8 or newer)"
         )
-    lock = lock_state(config.state, 0o711 if config.switches_accounts else 0o700)
+    mode = 0o711 if config.switches_accounts else 0o700
+    states = dict.fromkeys((config.state, *(part.config.state for part in parts)))
+    locks = [lock_state(state, mode) for state in states]
     try:
-        asyncio.run(_run(config, gpus))
+        asyncio.run(_run(config, parts))
     finally:
-        os.close(lock)
+        for lock in locks:
+            os.close(lock)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -224,26 +227,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return OK
 
 
-async def _run(config: NodeConfig, gpus: Gpus) -> None:
+async def _run(config: NodeConfig, parts: Sequence[NodePart]) -> None:
     from gavelpy.runtime.agent.agent import Agent  # loads grpc, after the configuration has been checked
+    from gavelpy.runtime.agent.leases.registry import LeaseRegistry
 
-    agent = Agent(config, gpus)
+    registries: list[LeaseRegistry] = []
+    agents = [Agent(own, gpus, registries) for own, gpus in parts]
     loop = asyncio.get_running_loop()
 
     def leave(number: signal.Signals) -> None:
         logger.info("leaving", extra={"signal": number.name, "stop_jobs": config.stop_jobs_on_exit})
         loop.remove_signal_handler(number)  # a second signal ends the process at once
         sd_notify("STOPPING=1")
-        agent.leave()
+        for agent in agents:
+            agent.leave()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, leave, number)
 
-    def ready() -> None:
-        logger.info("node is up", extra={"node": config.node_id, "gpus": f"{gpus.gpu_type}:{len(gpus.devices)}"})
-        sd_notify("READY=1")
+    waiting = len(agents)
 
-    await agent.run(ready)
+    def ready() -> None:
+        nonlocal waiting
+        waiting -= 1
+        if not waiting:
+            all_gpus = ",".join(f"{gpus.gpu_type}:{len(gpus.devices)}" for _, gpus in parts)
+            logger.info("node is up", extra={"node": config.node_id, "gpus": all_gpus})
+            sd_notify("READY=1")
+
+    await asyncio.gather(*(agent.run(ready) for agent in agents))
 
 
 def _who_runs(config: NodeConfig) -> tuple[int, str]:
@@ -268,11 +280,11 @@ def _check_passage(state: Path) -> None:
             )
 
 
-def _checked_gpus(config: NodeConfig) -> Gpus:
+def _checked_parts(config: NodeConfig) -> tuple[NodePart, ...]:
     from gavelpy.runtime.agent.connection import SchedulerEndpoint
 
     SchedulerEndpoint(config)  # reads the token and the certificates
-    return find_gpus(config.gpus, os.environ, config.vendor)
+    return parts_of(config, os.environ)
 
 
 def _print_error(message: str, code: int) -> int:

@@ -107,8 +107,11 @@ class Caller:
         return self.is_sole or self.role in ROLES[operation]
 
     def check_node(self, node_id: str) -> None:
-        """Raises Refusal unless it may connect as this node: node tokens are bound to the node of their name."""
-        if not self.is_sole and (self.role is not Role.NODE or self.name != node_id):
+        """Raises Refusal unless it may connect as this node: node tokens are bound to the node of their name.
+
+        Its parts by GPU type, `n3/a100`, belong to it.
+        """
+        if not self.is_sole and (self.role is not Role.NODE or self.name != node_id.partition("/")[0]):
             raise Refusal(
                 grpc.StatusCode.PERMISSION_DENIED,
                 f"the token of {self.role.value} {self.name!r} may not connect as node {node_id[:80]!r}",

@@ -28,6 +28,7 @@ PREFIX = "gavel_"  # lets scanners for leaked secrets recognise a token
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 NAME_CHARACTERS = "letters, digits, '.', '_' or '-', the first a letter or digit"
 NAME_ALLOWED = f"1 to 128 {NAME_CHARACTERS}"
+NODE_ID = re.compile(rf"{NAME.pattern}(?:/[a-z0-9][a-z0-9._-]{{0,62}})?")  # with a GPU type: a part of a node
 _VERSION = 1
 _ID_LENGTH = 10
 

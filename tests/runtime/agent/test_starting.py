@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import stat
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +12,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from gavelpy.errors import InvalidInput, RemoteViolation
+from gavelpy.errors import RemoteViolation
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.accounts import Account
-from gavelpy.runtime.agent.gpus import Gpus, find_gpus, gpus_of, parse_gpus, type_of_model
+from gavelpy.runtime.agent.gpus import Gpus
 from gavelpy.runtime.agent.leases.environment import LeaseContext, NodeEnvironment, job_environment, launch_of
 from gavelpy.runtime.agent.leases.orders import NodeAssignment, assignment_of
 from gavelpy.runtime.agent.leases.rendezvous_port import LOCAL_RANGE, ReservedPort
@@ -286,55 +285,6 @@ def test_port_is_the_kernels_where_it_may_choose_all(tmp_path: Path) -> None:
 
     assert port.number >= 1024
     port.close()
-
-
-@pytest.mark.parametrize(
-    ("model", "gpu_type"),
-    [
-        ("Tesla V100-SXM2-16GB", "v100"),
-        ("Tesla K80", "k80"),
-        ("NVIDIA A100-SXM4-80GB", "a100"),
-        ("NVIDIA H200", "h200"),
-        ("NVIDIA GeForce RTX 4090", "rtx4090"),
-        ("NVIDIA RTX A6000", "rtxa6000"),
-    ],
-)
-def test_type_is_derived_from_the_model_name(model: str, gpu_type: str) -> None:
-    assert type_of_model(model) == gpu_type
-
-
-def test_devices_that_the_agent_may_see_are_those_of_its_jobs() -> None:
-    assert find_gpus("v100:2", {"CUDA_VISIBLE_DEVICES": "4,6"}) == Gpus("v100", ("4", "6"))
-
-
-def test_slices_of_a_gpu_are_a_type_of_their_own() -> None:
-    found = find_gpus("a100-1g.10gb:2", {"CUDA_VISIBLE_DEVICES": "MIG-1a,MIG-2b"})
-
-    assert (found.gpu_type, found.variables(found.devices)) == (
-        "a100-1g.10gb",
-        {"CUDA_VISIBLE_DEVICES": "MIG-1a,MIG-2b"},
-    )
-
-
-def test_gpus_of_amd_have_their_own_variable() -> None:
-    found = find_gpus("mi300x:2", {"HIP_VISIBLE_DEVICES": "2,3", "CUDA_VISIBLE_DEVICES": "0"}, "amd")
-
-    assert found.variables(found.devices[1:]) == {"CUDA_VISIBLE_DEVICES": "3", "HIP_VISIBLE_DEVICES": "3"}
-
-
-@pytest.mark.parametrize(
-    ("attempt", "message"),
-    [
-        (lambda: find_gpus("", {}, "amd"), "only NVIDIA's are, not those of vendor 'amd'"),
-        (lambda: parse_gpus("v100"), "gpus must look like v100:4"),
-        (lambda: parse_gpus("v100:0"), "1 to 1024 of them"),
-        (lambda: find_gpus("v100:2", {"CUDA_VISIBLE_DEVICES": "4"}), "names 1 devices, got 'v100:2'"),
-        (lambda: gpus_of({"0": "Tesla K80", "1": "NVIDIA H200"}), "GPUs of one type, got h200, k80"),
-    ],
-)
-def test_gpus_that_make_no_sense_are_refused(attempt: Callable[[], object], message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        attempt()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes directories for others")

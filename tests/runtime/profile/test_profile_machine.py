@@ -34,7 +34,7 @@ def test_a_profile_and_an_agent_name_the_same_type(
 ) -> None:
     pretend_driver(tmp_path, monkeypatch, f"{product}, 570.1")
 
-    profiled, offered = here(), gpus_of({"0": product})
+    profiled, (offered,) = here(), gpus_of({"0": product})
 
     assert profiled.gpu_type == offered.gpu_type == gpu_type
 

@@ -14,6 +14,7 @@ from gavelpy.runtime.daemon.job_history import name_of
 from gavelpy.runtime.daemon.leases.lease import Order, PartReport, Phase, Wish
 from gavelpy.runtime.daemon.nodes.registry import Hello, Node, ReportedDirectory, ReportedState
 from gavelpy.runtime.quorum import View
+from gavelpy.runtime.security.tokens import NODE_ID
 from gavelpy.runtime.wire import agent_pb2, software_pb2
 
 API_VERSION = 1
@@ -67,8 +68,8 @@ def hello_of(node: agent_pb2.Node) -> Hello:
     """How a node introduces itself; raises RemoteViolation naming the field, its value and what is allowed."""
     if API_VERSION not in node.api_versions:
         raise RemoteViolation(f"api_versions must contain {API_VERSION}, got {list(node.api_versions)[:8]}")
-    for name in ("node_id", "gpu_type"):
-        if not NAME.fullmatch(getattr(node, name)):
+    for name, pattern in (("node_id", NODE_ID), ("gpu_type", NAME)):
+        if not pattern.fullmatch(getattr(node, name)):
             allowed = "1 to 128 letters, digits, '.', '_' and '-'"
             raise RemoteViolation(f"{name} must be {allowed}, got {getattr(node, name)[:80]!r}")
     if not 1 <= node.gpu_count <= GPUS_A_NODE_MAX:

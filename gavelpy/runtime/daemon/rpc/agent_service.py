@@ -20,6 +20,7 @@ from gavelpy.errors import RemoteViolation
 from gavelpy.runtime.daemon.nodes.registry import Hello, Node, Stream
 from gavelpy.runtime.daemon.rpc import agent_messages
 from gavelpy.runtime.security.identity import Refusal, caller
+from gavelpy.runtime.security.tokens import NODE_ID
 from gavelpy.runtime.wire import agent_pb2, agent_pb2_grpc
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         messages = aiter(requests)
         with _in_time():
             first = await _next(messages, FIRST_MESSAGE_TIMEOUT_S)
-            if first is None or not agent_messages.NAME.fullmatch(first.node_id):
+            if first is None or not NODE_ID.fullmatch(first.node_id):
                 raise RemoteViolation("node_id must be in the first message, got none")
             caller().check_node(first.node_id)
             if self._execution.nodes.has_other_agent(first.node_id, first.state_id, first.identity_key):
@@ -189,7 +190,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         messages = aiter(requests)
         with _in_time():
             first = await _next(messages, FIRST_MESSAGE_TIMEOUT_S)
-        if first is None or not agent_messages.NAME.fullmatch(first.node_id):
+        if first is None or not NODE_ID.fullmatch(first.node_id):
             raise RemoteViolation("node_id must be in the first message, got none")
         caller().check_node(first.node_id)
         if self._execution.nodes.has_other_agent(first.node_id, first.state_id, first.identity_key):

@@ -26,7 +26,7 @@ from gavelpy.model.notify import Notify
 from gavelpy.model.software import OF_SYSTEM, Software
 from gavelpy.runtime.daemon.job_history import NAMELESS
 from gavelpy.runtime.daemon.queries.fields import number, require, shown, text
-from gavelpy.runtime.security.tokens import NAME as NODE_ID
+from gavelpy.runtime.security.tokens import NODE_ID
 from gavelpy.runtime.wire import client_pb2
 
 NAME = re.compile(r"(?![0-9]+\Z)[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
