@@ -227,7 +227,8 @@ class _Ledger:
                 floor = guaranteed[team]
                 amount = max(need[team] + amount, floor) - max(need[team], floor)
                 team = self._parent[team]
-            found[CLUSTER] = max(found.get(CLUSTER, 0.0), amount)
+            if amount > 0:  # else they are guaranteed, also if borrowers have more than is left for barred jobs
+                found[CLUSTER] = max(found.get(CLUSTER, 0.0), amount)
         return found
 
 

@@ -95,6 +95,16 @@ def test_a_job_that_cannot_be_preempted_borrows_nothing() -> None:
     assert reasons(core)[2].text == "free v100 are guaranteed to team a; only jobs that can be preempted borrow them"
 
 
+def test_a_job_that_cannot_be_preempted_gets_what_is_guaranteed_to_its_team_next_to_borrowers() -> None:
+    """Found by seed 167 of `team_storm`: borrowers had taken more than was left for jobs that may not borrow."""
+    own = make_spec("own", entity="a")
+    borrowers = [make_spec(f"b{k}", entity="b", preemptible=True) for k in range(3)]
+    core = make_core(*borrowers, own, servers=[("v100", 4)], teams=FLOOR, keep_unsaved=True)
+    wake(core)
+
+    assert share_of_all(core) == [0, 1, 2, 3]
+
+
 def test_a_job_that_can_be_preempted_borrows_from_a_team_with_nothing_to_run() -> None:
     core = core_of("b", "b", "b", teams=FLOOR, keep_unsaved=True, preemptible=True)
     wake(core)

@@ -54,6 +54,10 @@ class Watched(Simulation):
     def check_guaranteed(self) -> None:
         jobs, teams = self.core.jobs, {team.name: team for team in self.core.settings.teams}
         held = self.held(teams)
+        kept = {  # for gangs of the team itself, as protected leases have the rest of what they need
+            (name, t) for t in range(len(TYPES)) for row in np.flatnonzero(jobs.held_type[: jobs.count] == t).tolist()
+            for name in above(jobs.specs[row].entity, teams)
+        }  # fmt: skip
         for row in jobs.active[jobs.state[jobs.active] == JobState.WAITING].tolist():
             gpus, chain = int(jobs.gpus[row]), above(jobs.specs[row].entity, teams)
             for t, gpu_type in enumerate(TYPES):
@@ -67,6 +71,7 @@ class Watched(Simulation):
                         for low in chain[: depth + 1]
                     )
                     is_owed = held[name][gpu_type] + gpus <= teams[name].guaranteed.get(gpu_type, 0)
+                    is_owed = is_owed and (name, t) not in kept
                     assert not (is_owed and fits and jobs.rate[row, t] > 0), f"{name} lacks {gpus} {gpu_type}"
         for t, gpu_type in enumerate(TYPES):
             whole = {name: max(held[name][gpu_type], one.guaranteed.get(gpu_type, 0)) for name, one in teams.items()}
