@@ -12,18 +12,17 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import CombinedLoader
 
 from gavelpy.errors import InvalidInput
+from gavelpy.runtime.iterator.checkpoints import batch_of
 from gavelpy.runtime.iterator.lease_loop import LeaseLoop
 from gavelpy.runtime.iterator.lease_watch import read_context
-from gavelpy.torch import ResumableSampler, random_state, set_random_state
+from gavelpy.torch import ResumableSampler, load_random_state, save_random_state
 
 CHECKPOINT: Final = "lightning.ckpt"
 
@@ -85,11 +84,12 @@ class LeaseCallback(Callback):  # type: ignore[misc]  # Lightning is not install
         can_save = trainer.world_size == 1 or context.lease_directory is not None
         self._loop = loop = LeaseLoop(
             self._save if can_save else None,
-            load=_load,
+            load=load_random_state,  # Lightning restores the rest
             steps_total=_steps_total(trainer, context.steps_total),
             save_on="all" if can_save else "first",
             checkpoint_directory=self._directory if can_save else None,
             checkpoint_every_s=self._every_s,
+            batch=_batch_of(trainer),
         )
         if loop.steps_done != trainer.global_step:
             loop.close()
@@ -129,7 +129,7 @@ class LeaseCallback(Callback):  # type: ignore[misc]  # Lightning is not install
     def _save(self, directory: Path) -> None:
         assert self._trainer is not None, "set before the loop"
         self._trainer.save_checkpoint(directory / CHECKPOINT)
-        torch.save(random_state(), directory / _random_file())
+        save_random_state(directory)
 
     def _check_loaders(self, trainer: Trainer) -> None:
         for loader in CombinedLoader(trainer.train_dataloader, "max_size").flattened:
@@ -155,16 +155,10 @@ def _steps_total(trainer: Trainer, submitted: int) -> int | None:
     return min(known, default=None)
 
 
-def _load(directory: Path) -> None:
-    """Restores the random state; Lightning restores the rest."""
-    own = directory / _random_file()
-    if own.exists():
-        state: Mapping[str, Any] = torch.load(own, map_location="cpu", weights_only=True)
-        set_random_state(state)
-
-
-def _random_file() -> str:
-    return f"random-{os.environ.get('RANK', '0')}.pt"
+def _batch_of(trainer: Trainer) -> int:
+    """Samples of an optimizer step over all ranks; 0 = a loader does not count them."""
+    batches = [batch_of(loader) for loader in CombinedLoader(trainer.train_dataloader, "max_size").flattened]
+    return sum(batches) * trainer.accumulate_grad_batches if all(batches) else 0
 
 
 def _is_stateful(loader: object) -> bool:

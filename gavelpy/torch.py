@@ -283,7 +283,7 @@ class ResumableLoader(DataLoader[T]):
     def load_state_dict(self, state_dict: Mapping[str, int]) -> None:
         """Makes the next iteration continue after the samples of `state_dict`."""
         saved = DataPosition(steps=1, **state_dict)
-        check_ranks(self, saved, self._world)
+        check_ranks(saved, self._world, self.samples_per_item, scales=self.scales_batch, name=type(self).__name__)
         samples = saved.samples if saved.batch else saved.position * self.samples_per_item
         is_over = self.items_after(samples) == 0
         self.resume_at_sample(saved.epoch + is_over, 0 if is_over else samples)

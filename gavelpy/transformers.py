@@ -82,6 +82,7 @@ class LeaseTrainerCallback(TrainerCallback):  # type: ignore[misc]  # transforme
             checkpoint_directory=self._directory if can_save else None,
             checkpoint_every_s=self._every_s,
             is_deferred=True,
+            batch=args.train_batch_size * args.gradient_accumulation_steps * args.world_size,
         )
         if loop.steps_done != state.global_step:
             loop.close()

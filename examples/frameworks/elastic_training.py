@@ -22,7 +22,7 @@ from torch.utils.data import TensorDataset
 from gavelpy import LeaseIterator
 from gavelpy.torch import Ranks, ResumableLoader, TrainingState, process_group
 
-EPOCHS, ITEMS, CLASSES = 8, 1536, 10
+EPOCHS, ITEMS, CLASSES = 12, 1536, 10
 BATCH = 48  # over all ranks: 1, 2, 3, 4, 6, 8, 12, 16, 24 or 48 ranks
 MOST_AT_ONCE = 24  # samples that one GPU has memory for
 

@@ -3,7 +3,8 @@
     gavel submit --steps 60 --gpus 2 -- python examples/frameworks/sharded_training.py
     gavel submit --steps 60 --gpus 2 --one-process-per-node -- torchrun examples/frameworks/sharded_training.py
 
-A checkpoint is complete when all ranks have written their shards. It can be loaded by another number of ranks.
+A checkpoint is complete when all ranks have written their shards. It can be loaded by another number of ranks: with
+`--gpus 2,1,4`, each lease may have one.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.data import TensorDataset
 
 from gavelpy import LeaseIterator
-from gavelpy.torch import ResumableLoader, process_group, random_state, set_random_state
+from gavelpy.torch import ResumableLoader, load_random_state, process_group, save_random_state
 
-EPOCHS, ITEMS, BATCH = 3, 160, 4
+EPOCHS, ITEMS, BATCH = 3, 160, 8  # of all ranks
 
 
 def main(pause_s: float) -> None:
@@ -34,18 +35,18 @@ def main(pause_s: float) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         inputs = torch.randn(ITEMS, 4, generator=torch.Generator().manual_seed(1))
         items = TensorDataset(inputs, inputs.sum(1, keepdim=True))
-        loader = ResumableLoader(items, BATCH, seed=5, rank=ranks.rank, world=ranks.world)
+        loader = ResumableLoader(items, ranks.batch_per_rank(BATCH), seed=5, rank=ranks.rank, world=ranks.world)
 
         def save(directory: Path) -> None:
             weights, moments = get_state_dict(model, optimizer)
             dcp.save({"model": weights, "optimizer": moments}, checkpoint_id=directory)
-            torch.save(random_state(), directory / f"random-{ranks.rank}.pt")
+            save_random_state(directory)
 
         def load(directory: Path) -> None:
             weights, moments = get_state_dict(model, optimizer)
             dcp.load({"model": weights, "optimizer": moments}, checkpoint_id=directory)
             set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
-            set_random_state(torch.load(directory / f"random-{ranks.rank}.pt", weights_only=True))
+            load_random_state(directory)
 
         batches = LeaseIterator(loader, save, load=load, epochs=EPOCHS, save_on="all")
         for batch in batches:

@@ -13,7 +13,7 @@ import lightning.pytorch as lightning
 from examples.frameworks.lightning_training import BATCH, EPOCHS, Regression, items
 from gavelpy.lightning import LeaseCallback, job_devices, resume_from
 from gavelpy.runtime.lease_files import newest_checkpoint
-from gavelpy.torch import ResumableLoader
+from gavelpy.torch import ResumableLoader, batch_per_rank
 from tests.runtime.iterator.gang_of_torch import hold
 
 
@@ -31,7 +31,7 @@ def main(folder: Path, name: str, stop_at: float) -> None:
         strategy="ddp", enable_progress_bar=False, **job_devices(),
     )  # fmt: skip
     try:
-        loader = ResumableLoader(items(), BATCH, seed=5, rank=rank, world=world)
+        loader = ResumableLoader(items(), batch_per_rank(2 * BATCH), seed=5, rank=rank, world=world)
         trainer.fit(model, loader, ckpt_path=resume_from())
     finally:
         (folder / f"{name}-{rank}.json").write_text(json.dumps(model.losses))

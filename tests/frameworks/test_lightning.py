@@ -172,8 +172,21 @@ def test_ranks_of_a_gang_stop_at_one_step_and_resume(tmp_path: Path) -> None:
     assert whole[0] != whole[1]
 
 
-def gang(base: dict[str, str], folder: Path, name: str, stop_at: int) -> list[list[float]]:
-    """The losses of both ranks; `second` resumes from `first`."""
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_gang_of_two_resumes_on_another_number_of_ranks(tmp_path: Path, ranks: int) -> None:
+    base = {**os.environ, "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1",
+            "TORCHELASTIC_RUN_ID": "test", "TORCHELASTIC_RESTART_COUNT": "0"}  # fmt: skip
+
+    first = gang(base, tmp_path, "first", 11)
+    second = gang(base, tmp_path, "second", 0, ranks)
+
+    assert [len(losses) for losses in first] == [11] * 2
+    assert [len(losses) for losses in second] == [EPOCHS * ITEMS // (2 * BATCH) - 11] * ranks
+
+
+def gang(base: dict[str, str], folder: Path, name: str, stop_at: int, world: int = 2) -> list[list[float]]:
+    """The losses of all ranks; `second` resumes from `first`."""
+    base = base | {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
     with reserved_port() as port:
         ranks = [
             subprocess.Popen(
@@ -181,7 +194,7 @@ def gang(base: dict[str, str], folder: Path, name: str, stop_at: int) -> list[li
                 cwd=PROJECT, env={**base, "MASTER_PORT": str(port), "RANK": str(rank), "LOCAL_RANK": str(rank)},
                 stdout=subprocess.DEVNULL,
             )
-            for rank in range(2)
+            for rank in range(world)
         ]  # fmt: skip
-        assert [rank.wait(timeout=300) for rank in ranks] == [0, 0]
-    return [json.loads((folder / f"{name}-{rank}.json").read_text()) for rank in range(2)]
+        assert [rank.wait(timeout=300) for rank in ranks] == [0] * world
+    return [json.loads((folder / f"{name}-{rank}.json").read_text()) for rank in range(world)]

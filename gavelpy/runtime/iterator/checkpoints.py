@@ -240,7 +240,8 @@ class EpochCursor(Generic[Item]):
         self._loader = loader
         self._epochs = epochs
         self._batch = batch_of(loader)
-        check_ranks(loader, start, ranks)
+        scales = loader.scales_batch if isinstance(loader, CountsSamples) else None
+        check_ranks(start, ranks, self._batch, scales=scales, name=type(loader).__name__)
         passed, position = _split(loader, start.position) if not start.batch else (0, start.position)
         rest = 0
         if self._batch and start.batch:
@@ -306,22 +307,21 @@ class EpochCursor(Generic[Item]):
         return items
 
 
-def check_ranks(loader: object, start: DataPosition, ranks: int) -> None:
-    """Raises InvalidInput if this data position, of another number of ranks or another batch, does not hold here."""
-    batch = batch_of(loader)
-    scales = loader.scales_batch if isinstance(loader, CountsSamples) else None
+def check_ranks(start: DataPosition, ranks: int, batch: int, *, scales: bool | None, name: str) -> None:
+    """Raises InvalidInput if a data position of another number of ranks or another batch does not hold here.
+
+    `batch`: samples of a step over all ranks, 0 = not known. `scales`: whether it may be larger on more ranks; None =
+    a position that fills no whole batch does not hold. `name`: what counts.
+    """
     if start.ranks in (0, ranks):
         holds = not batch or not start.batch or scales is not None or start.samples % batch == 0
-    elif not batch or not start.batch:
-        if start.position:
-            raise InvalidInput(
-                f"loader must count samples to resume a checkpoint of {start.ranks} ranks on {ranks}: use "
-                "ResumableLoader, or set its attribute samples_per_item to the samples of an item over all ranks, got "
-                f"{type(loader).__name__}"
-            )
-        holds = True
-    else:
+    elif batch and start.batch:
         holds = batch == start.batch or bool(scales)
+    elif not (holds := not start.position):
+        raise InvalidInput(
+            f"{name} must count samples to resume a checkpoint of {start.ranks} ranks on {ranks}: use ResumableLoader, "
+            "or set the attribute samples_per_item of the loader to the samples of an item over all ranks"
+        )
     if not holds:
         raise InvalidInput(
             f"a batch must have {start.batch} samples over all ranks, as in the checkpoint of {start.ranks} ranks, got "

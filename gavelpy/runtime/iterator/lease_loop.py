@@ -22,7 +22,7 @@ from typing import Final, Literal, Self
 
 from gavelpy.errors import InvalidInput, LeaseExpired
 from gavelpy.runtime.iterator.barrier import NEVER, NO_GATE, Barrier
-from gavelpy.runtime.iterator.checkpoints import CheckpointWriter, DataPosition, read_position
+from gavelpy.runtime.iterator.checkpoints import CheckpointWriter, DataPosition, check_ranks, read_position
 from gavelpy.runtime.iterator.lease_watch import LeaseWatch, peak_gpu_gib, read_context
 from gavelpy.runtime.iterator.timing import RateMeter, expected_checkpoint_s, must_stop, stop_at_s
 from gavelpy.runtime.lease_files import Progress, clock_s
@@ -42,6 +42,7 @@ class LeaseLoop:
     directory. `load(directory)` is called by the constructor if there is a checkpoint to resume from. The loop ends at
     `steps_total` (default: that of the job). With `is_deferred`, `step_done` and `finish` only set `is_due`; the caller
     then writes the checkpoint into `writing_directory()` and calls `carry_out`, which completes it or stops.
+    `batch`: samples of a step over all ranks, 0 = not known.
     """
 
     def __init__(
@@ -54,12 +55,13 @@ class LeaseLoop:
         checkpoint_directory: Path | str | None = None,
         checkpoint_every_s: float | None = None,
         is_deferred: bool = False,
+        batch: int = 0,
     ) -> None:
         context = read_context(os.environ)
         context.check_options(steps_total, save_on, checkpoint_every_s)
         self._context = context
         self._process = os.getpid()
-        self._save = save
+        self._save, self._batch = save, batch
         self._is_deferred = is_deferred
         self._every_s = context.checkpoint_every_s if checkpoint_every_s is None else checkpoint_every_s
         self._total = self._in_all = context.steps_total if steps_total is None else steps_total  # 0 = unknown
@@ -209,10 +211,11 @@ class LeaseLoop:
 
     def _start_at(self, start: DataPosition) -> None:
         """Positions the loader, before `load`."""
+        check_ranks(start, self._context.world, self._batch, scales=False, name="the loop")
 
     def _position(self) -> DataPosition:
         """The data position to save."""
-        return DataPosition(self._steps, 0, self._steps)
+        return DataPosition(self._steps, 0, self._steps, batch=self._batch, samples=self._steps * self._batch)
 
     def _check(self, now_s: float, steps: int) -> None:
         """Decides between two steps what to do next."""
@@ -353,10 +356,7 @@ class LeaseLoop:
         return stop_at_s(self._watch.lease, checkpoint_s, self._slowest_s, self._context.world)
 
     def _make_watch(self) -> LeaseWatch | None:
-        context = self._context
-        if context.lease_directory is None:
-            return None
-        return LeaseWatch(context.lease_directory, context.local_rank, context.grace_s, self._progress, self._on_poll)
+        return LeaseWatch(self._context, self._progress, self._on_poll) if self._context.lease_directory else None
 
     def _make_barrier(self, name: str) -> Barrier | None:
         if self._context.world == 1 or self._watch is None or self._barriers_at is None:

@@ -141,17 +141,12 @@ _logger = logging.getLogger(__name__)
 class LeaseWatch:
     """Keeps `lease` up to date and writes what `progress` returns. Calls `on_poll` at each reading."""
 
-    def __init__(
-        self,
-        directory: Path,
-        local_rank: int,
-        grace_s: float,
-        progress: Callable[[], Progress],
-        on_poll: Callable[[], None],
-    ) -> None:
+    def __init__(self, context: JobContext, progress: Callable[[], Progress], on_poll: Callable[[], None]) -> None:
+        directory = context.lease_directory
+        assert directory is not None, "the process must have a lease"
         self._directory = directory
-        self._local_rank = local_rank
-        self._grace_s = grace_s
+        self._local_rank = context.local_rank
+        self._grace_s = context.grace_s
         self._progress = progress
         self._on_poll = on_poll
         self._lock = threading.Lock()

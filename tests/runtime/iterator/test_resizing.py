@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from gavelpy import InvalidInput, LeaseIterator
 from gavelpy.runtime.iterator.checkpoints import CheckpointWriter, DataPosition, EpochCursor, read_position
+from gavelpy.runtime.iterator.lease_loop import LeaseLoop
 from gavelpy.runtime.lease_files import newest_checkpoint
 from tests.runtime.iterator.conftest import Held
 
@@ -220,10 +221,25 @@ def test_loader_of_a_checkpoint_of_an_earlier_version_continues_at_the_batch() -
 def test_loader_that_does_not_count_samples_is_refused_on_another_number_of_ranks() -> None:
     start = DataPosition(2, 0, 2, ranks=2)
 
-    with pytest.raises(InvalidInput, match=r"loader must count samples to resume a checkpoint of 2 ranks on 4.* range"):
+    with pytest.raises(
+        InvalidInput, match="range must count samples to resume a checkpoint of 2 ranks on 4: use ResumableLoader"
+    ):
         EpochCursor(range(9), 1, start, 4)
     assert list(EpochCursor(range(9), 1, start, 2)) == list(range(2, 9))
     assert list(EpochCursor((), 1, DataPosition(2, ranks=2), 4)._items or ()) == []
+
+
+def test_loop_of_a_framework_resumes_on_another_number_of_ranks_with_the_same_batch(held: Held) -> None:
+    position = DataPosition(3, 0, 3, batch=8, samples=24)
+    CheckpointWriter(held.checkpoints, ranks=2).write(position, lambda _: None, deadline_s=float("inf"))
+    held.environment(WORLD_SIZE="4", RANK="0", TORCHELASTIC_RESTART_COUNT="1")
+
+    with LeaseLoop(batch=8) as loop:
+        assert loop.steps_done == 3
+    with pytest.raises(InvalidInput, match=r"must have 8 samples over all ranks, .* of 2 ranks, got 16 on 4"):
+        LeaseLoop(batch=16)
+    with pytest.raises(InvalidInput, match="the loop must count samples to resume"):
+        LeaseLoop()
 
 
 class Counted(list[int]):
