@@ -211,7 +211,7 @@ class AllocationProblem(ProblemArrays):
         asked = np.rint(self.gpus_asked * THOUSANDTHS).astype(np.int64)[self.member_job]
         as_asked = self.demand[self.member_configuration, 0] == asked
         rates = self._best_alone(np.flatnonzero((self.member_count[self.member_configuration] == 1) & as_asked))
-        has_it: Bools = np.asarray((rates > 0).any(axis=1))
+        has_it = reduce(np.logical_or, (rates > 0).T, np.zeros(len(rates), dtype=np.bool_))
         return rates if has_it.all() else np.where(has_it[:, None], rates, self.rate_alone_steps_per_s)
 
     def _best_alone(self, members: Ints) -> Floats:
@@ -256,8 +256,12 @@ class AllocationProblem(ProblemArrays):
         if self.runs_alone:
             return reduce(np.logical_or, self.fits.T, np.zeros(self.job_count, dtype=np.bool_))  # faster than `any`
         alone = self.member_count[self.member_configuration] == 1
-        here = self.fits[self.member_configuration] & (self.member_rate_steps_per_s > 0)
-        runs = reduce(np.logical_or, here.T, np.zeros(len(here), dtype=np.bool_))
+        none: Bools = np.zeros(self.configuration_count, dtype=np.bool_)
+        if alone.all():
+            runs = reduce(np.logical_or, self.fits.T, none)[self.member_configuration]
+        else:
+            here = self.fits[self.member_configuration] & (self.member_rate_steps_per_s > 0)
+            runs = reduce(np.logical_or, here.T, np.zeros(len(here), dtype=np.bool_))
         possible: Bools = np.zeros(self.job_count, dtype=np.bool_)
         possible[self.member_job[alone & runs]] = True
         return possible

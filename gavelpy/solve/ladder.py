@@ -381,7 +381,8 @@ def _merged(figures: Floats) -> Floats | None:
     sorted_figures = np.sort(figures, axis=None)
     rise = sorted_figures[1:] - sorted_figures[:-1]
     is_near = rise <= STEP * sorted_figures[1:]
-    if not is_near.any():
+    near = int(np.count_nonzero(is_near))
+    if near <= WORTHWHILE * (len(is_near) - near):  # the others differ
         return None
     differs = rise > EQUAL * sorted_figures[1:]
     if not (is_near & differs).sum() > WORTHWHILE * differs.sum():

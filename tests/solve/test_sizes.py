@@ -18,6 +18,7 @@ from gavelpy.solve.certificate import Answer
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
 from gavelpy.solve.sizes import engine
+from gavelpy.solve.sizes.hull_kernels import set_edges
 from gavelpy.solve.sizes.search import best_of_goal
 from gavelpy.solve.sizes.table import ModeGoal, mode_table
 from gavelpy.solve.solver import Solver
@@ -146,3 +147,28 @@ def test_type_without_gpus_has_the_value_of_a_first_one(monkeypatch: pytest.Monk
     assert answer is not None
     assert answer.prices == pytest.approx(by_highs.shadow_prices, rel=1e-6)
     assert answer.prices[0] > 0
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=60, deadline=None)
+def test_edge_from_any_modes_is_the_cheapest_mix(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    modes, resources = int(rng.integers(1, 13)), int(rng.integers(1, 3))
+    rate = 10.0 ** rng.uniform(-rng.choice([0.3, 3.0, 9.0]), 0.0, (1, modes))
+    load, price = 10.0 ** rng.uniform(-3.0, 0.0, (1, modes, resources)), rng.choice([0.0, 1.0, 1e-3], 2)
+    need = np.array([rng.choice([0.0, rng.uniform(0.0, rate.max()), rate.max()])])
+    money = np.array([rng.choice([0.0, rng.uniform(0.0, 3.0)])])
+    low, high = rng.integers(-1, modes, (2, 1))
+    rows, part = rng.integers(0, 2, (modes, resources)), np.empty(1)
+
+    set_edges(rate, load, rows, need, money, price, low, high, part)
+
+    points = np.vstack([[0.0, 0.0], np.column_stack([rate[0], (load[0] * price[rows]).sum(axis=1)])])
+    lower, upper = points[low[0] + 1], points[high[0] + 1]
+    got_rate, got_cost = upper * part[0] + lower * (1.0 - part[0])
+    pairs = [(a, b) for a in points for b in points if a[0] < need[0] <= b[0]]
+    mixed = [(a * (b[0] - need[0]) + b * (need[0] - a[0])) / (b[0] - a[0]) for a, b in pairs]
+    possible = [*mixed, *(p for p in points if p[0] >= need[0])]
+    assert got_rate >= need[0] * (1 - 1e-12)
+    worth = money[0] * got_rate
+    assert got_cost - worth <= min(p[1] - money[0] * p[0] for p in possible) + 1e-12 * (got_cost + worth)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from gavelpy.solve.compiled import njit
-from gavelpy.solve.sizes.hull_kernels import IDLE, corners, edge_of
+from gavelpy.solve.sizes.hull_kernels import IDLE, costs_of, next_corner, prices_of_modes, set_edges
 
 COLUMNS_PER_ROW = 40
 _PIVOT = 1e-11
@@ -25,43 +25,94 @@ DONE, AT_THE_EDGE, FAILED = 0, 1, 2
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _level_of(first, last, slope, kinks, jumps, n):  # type: ignore[no-untyped-def]
-    """The level from which a unit more costs at least 1, between `first` and `last`; `slope` is that at `first`."""
+    """The level from which a unit more costs at least 1, between `first` and `last`; `slope` is that at `first`.
+
+    The least kink at which the slope reaches 1 is found by halving the kinks (quickselect), which moves them.
+    """
     if slope >= 1.0:
         return first
-    order = np.argsort(kinks[:n])
-    for i in order:
-        slope += jumps[i]
-        if slope >= 1.0:
-            return min(kinks[i], last)
-    return last
+    level, start, end = last, 0, n
+    while start < end:
+        a, b, c = kinks[start], kinks[(start + end) // 2], kinks[end - 1]
+        middle, at, below = max(min(a, b), min(max(a, b), c)), start, slope
+        for i in range(start, end):
+            if kinks[i] <= middle:
+                below += jumps[i]
+                kinks[i], kinks[at] = kinks[at], kinks[i]
+                jumps[i], jumps[at] = jumps[at], jumps[i]
+                at += 1
+        if below < 1.0:
+            start, slope = at, below
+        else:
+            level, before = min(middle, last), at
+            end = start
+            for i in range(start, before):
+                if kinks[i] < middle:
+                    kinks[i], kinks[end] = kinks[end], kinks[i]
+                    jumps[i], jumps[end] = jumps[end], jumps[i]
+                    end += 1
+    return level
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _slopes(  # type: ignore[no-untyped-def]
+    rate, load, rows, count, rise, price, first, last, low, high, reach, cost, mode, edges, kinks, jumps
+):
+    """Sets the edges of every hull from that at the level `first` to that at `last`, and the kinks of the costs.
+
+    Returns the slope of all costs at `first`, and the number of kinks.
+    """
+    K, M = rate.shape
+    costs, prices, flat = np.empty(M), prices_of_modes(rows, price), load.reshape(K, -1)
+    slope, n = 0.0, 0
+    for k in range(K):
+        a, b = low[k], high[k]
+        reach[k, 0], cost[k, 0], mode[k, 0] = 0.0, 0.0, a
+        reach[k, 1], cost[k, 1], mode[k, 1] = rate[k, b], 0.0, b
+        for r in range(load.shape[2]):
+            cost[k, 1] += load[k, b, r] * price[rows[b, r]]
+            if a != IDLE:
+                reach[k, 0], cost[k, 0] = rate[k, a], cost[k, 0] + load[k, a, r] * price[rows[a, r]]
+        e, most = 1, min(last * rise[k], 1.0)
+        if reach[k, 1] < most or first * rise[k] >= reach[k, 1]:
+            costs_of(flat[k], prices, costs)
+        while reach[k, e] < most or first * rise[k] >= reach[k, e]:
+            b = next_corner(rate[k], costs, reach[k, e], cost[k, e])
+            if b == IDLE:
+                break
+            e += 1
+            reach[k, e], cost[k, e], mode[k, e] = rate[k, b], costs[b], b
+        edges[k] = e
+        e = 1
+        while e < edges[k] and first * rise[k] >= reach[k, e]:
+            e += 1
+        before = (cost[k, e] - cost[k, e - 1]) / (reach[k, e] - reach[k, e - 1]) * rise[k] * count[k]
+        slope += before
+        for f in range(e, edges[k]):
+            after = (cost[k, f + 1] - cost[k, f]) / (reach[k, f + 1] - reach[k, f]) * rise[k] * count[k]
+            kinks[n], jumps[n] = reach[k, f] / rise[k], after - before
+            before = after
+            n += 1
+    return slope, n
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _answered(  # type: ignore[no-untyped-def]
-    rate, load, rows, count, need, rise, money, price, is_level, first, last, fixed, drift, at, used, figures
-):
-    """The column at `price`: sets `used` (P,); returns its value and level."""
-    K, M = rate.shape
-    R = load.shape[2]
-    costs, mode, edges = np.empty(M), np.empty((K, M + 1), np.int64), np.empty(K, np.int64)
+    rate, load, rows, count, need, rise, money, price, is_level, first, last, fixed, drift, at, used, low, high, part,
+    figures, mode, edges, kinks, jumps, its_low, its_high,
+):  # fmt: skip
+    """The column at `price`: sets `used` (P,), and its mixes, `its_low`, `its_high` and `part` (K,).
+
+    Returns its value and level. `need` is that at the level `first`, and `low` and `high` are the modes there.
+    """
+    K, R = len(rate), load.shape[2]
     reach, cost = figures[0], figures[1]
-    kinks, jumps, n, slope = np.empty(K * M), np.empty(K * M), 0, 0.0
-    for k in range(K):
-        most = min(last * rise[k], 1.0) if is_level else need[k]
-        edges[k] = corners(rate[k], load[k], rows, price, most, money[k], costs, reach[k], cost[k], mode[k])
-        if is_level:
-            e, before = 1, 0.0
-            while e < edges[k] and first * rise[k] >= reach[k, e]:
-                e += 1
-            before = (cost[k, e] - cost[k, e - 1]) / (reach[k, e] - reach[k, e - 1]) * rise[k] * count[k]
-            slope += before
-            for f in range(e, edges[k]):
-                after = (cost[k, f + 1] - cost[k, f]) / (reach[k, f + 1] - reach[k, f]) * rise[k] * count[k]
-                kinks[n], jumps[n] = reach[k, f] / rise[k], after - before
-                before = after
-                n += 1
+    set_edges(rate, load, rows, need, money, price, low, high, part)
     level = at
     if is_level:
+        slope, n = _slopes(
+            rate, load, rows, count, rise, price, first, last, low, high, reach, cost, mode, edges, kinks, jumps
+        )
         for q in range(len(price)):
             slope += drift[q] * price[q]
         level = _level_of(first, last, slope, kinks, jumps, n)
@@ -69,14 +120,19 @@ def _answered(  # type: ignore[no-untyped-def]
     for q in range(len(price)):
         used[q] = fixed[q] + drift[q] * (level - at)
     for k in range(K):
-        least = min(level * rise[k], 1.0) if is_level else need[k]
-        e, x = edge_of(reach[k], cost[k], edges[k], least, money[k])
-        a, b = mode[k, e - 1], mode[k, e]
+        a, b, x = low[k], high[k], part[k]
+        if is_level:
+            least, e = min(level * rise[k], 1.0), 1
+            while e < edges[k] and least > reach[k, e]:
+                e += 1
+            a, b = mode[k, e - 1], mode[k, e]
+            x = min(max((least - reach[k, e - 1]) / (reach[k, e] - reach[k, e - 1]), 0.0), 1.0)
+        its_low[k], its_high[k], part[k] = a, b, x
         for r in range(R):
             used[rows[b, r]] += count[k] * load[k, b, r] * x
             if a != IDLE:
                 used[rows[a, r]] += count[k] * load[k, a, r] * (1.0 - x)
-        value += count[k] * money[k] * (reach[k, e] * x + reach[k, e - 1] * (1.0 - x))
+        value += count[k] * money[k] * (rate[k, b] * x + (rate[k, a] * (1.0 - x) if a != IDLE else 0.0))
     return value, level
 
 
@@ -152,28 +208,33 @@ def _mixed(value, used, columns, low, high, tolerance, basis, inverse, amount, d
 @njit(cache=True, nogil=True, error_model="numpy")
 def best_mix(  # type: ignore[no-untyped-def]
     rate, load, rows, count, need, rise, money, is_level, first, last, fixed, drift, at, low, high, price,
-    part, prices, levels, same,
+    same, modes_low, modes_high, time,
 ):  # fmt: skip
-    """How it ended, the level, and the number of columns; sets `price` (P,), and the columns' parts, prices, levels.
+    """How it ended, the level, and the number of columns; sets `price` (P,) and the times in the modes (K, M).
 
-    It ends when no column gains more than `same`, relative to the value.
+    It ends when no column gains more than `same`, relative to the value. `modes_low` and `modes_high` (K,) are the
+    modes between which each job was last. Where prices are equal to the last digit, more than one mix is the cheapest,
+    so each column keeps its own.
     """
     K, M = rate.shape
     P = len(price)
-    most = len(part)
-    value, used = np.zeros(most), np.zeros((most, P))
+    most = COLUMNS_PER_ROW * P
+    value, used, levels, part = np.zeros(most), np.zeros((most, P)), np.zeros(most), np.zeros(most)
     basis, inverse = np.empty(P + 1, np.int64), np.zeros((P + 1, P + 1))
     amount, dual = np.empty(P + 1), np.zeros(P + 1)
-    figures = np.empty((2, K, M + 1))
+    figures, mode, edges = np.empty((2, K, M + 1)), np.empty((K, M + 1), np.int64), np.empty(K, np.int64)
+    its_low, its_high = np.empty((most, K), np.int16), np.empty((most, K), np.int16)
+    x, kinks, jumps = np.empty((most, K)), np.empty(K * M), np.empty(K * M)
+    least = np.minimum(first * rise, 1.0) if is_level else need
     trial = price.copy()
     ended = FAILED
     columns = 0
     while columns < most:
         c = columns
         value[c], levels[c] = _answered(
-            rate, load, rows, count, need, rise, money, trial, is_level, first, last, fixed, drift, at, used[c], figures
-        )
-        prices[c] = trial
+            rate, load, rows, count, least, rise, money, trial, is_level, first, last, fixed, drift, at, used[c],
+            modes_low, modes_high, x[c], figures, mode, edges, kinks, jumps, its_low[c], its_high[c],
+        )  # fmt: skip
         columns += 1
         if c == 0:
             _begin(used[0], basis, inverse, amount)
@@ -200,6 +261,13 @@ def best_mix(  # type: ignore[no-untyped-def]
             trial[q] = min(max(dual[q], low[q]), high[q])
     ended, level = _parts(ended, used, levels, columns, low, basis, part)
     price[:] = trial
+    time[:] = 0.0
+    for c in range(columns):
+        if part[c] > 0.0:
+            for k in range(K):
+                time[k, its_high[c, k]] += part[c] * x[c, k]
+                if its_low[c, k] != IDLE:
+                    time[k, its_low[c, k]] += part[c] * (1.0 - x[c, k])
     return ended, level, columns
 
 
@@ -238,21 +306,3 @@ def _parts(ended, used, levels, columns, low, basis, part):  # type: ignore[no-u
         part[c] /= total
         level += part[c] * levels[c]
     return ended, level
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def times_of(rate, load, rows, need, rise, money, is_level, part, prices, levels, time):  # type: ignore[no-untyped-def]
-    """Adds the times of the jobs, (K, M), in the mix of columns."""
-    K, M = rate.shape
-    costs, reach, cost = np.empty(M), np.empty(M + 1), np.empty(M + 1)
-    mode = np.empty(M + 1, np.int64)
-    for c in range(len(part)):
-        if part[c] <= 0.0:
-            continue
-        for k in range(K):
-            least = min(levels[c] * rise[k], 1.0) if is_level else need[k]
-            edges = corners(rate[k], load[k], rows, prices[c], least, money[k], costs, reach, cost, mode)
-            e, x = edge_of(reach, cost, edges, least, money[k])
-            time[k, mode[e]] += part[c] * x
-            if mode[e - 1] != IDLE:
-                time[k, mode[e - 1]] += part[c] * (1.0 - x)

@@ -15,17 +15,9 @@ import numpy as np
 from gavelpy.model.allocation import Certificate
 from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve.certificate import (
-    NOISE,
-    Answer,
-    failed,
-    floors_of,
-    prices_of,
-    raised_budgets,
-    rate_steps_per_s,
-    time_of_jobs,
-)
+from gavelpy.solve.certificate import LEAST_PROMISE, NOISE, Answer, failed, floors_of, prices_of
 from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
+from gavelpy.solve.sizes.problem_kernels import proof_of
 from gavelpy.solve.sizes.search import best_of_goal
 from gavelpy.solve.sizes.table import Best, ModeGoal, Modes, ModeTable, is_free, mode_table, used_by
 from gavelpy.solve.solver import NUMPY_ROWS_MAX, Solver
@@ -68,8 +60,7 @@ def best_by_modes(problem: AllocationProblem, objective: LinearObjective, solver
 def _highest_level(modes: Modes, value: Floats) -> Best | None:
     limit, P = float(value.min()), modes.row_count
     zero = np.zeros(len(value))
-    least_load = np.where(modes.rate > 0, modes.load.max(axis=2) / np.where(modes.rate > 0, modes.rate, 1.0), np.inf)
-    level = _FIRST_LEVEL * P / float((modes.count * least_load.min(axis=1) / value).sum() or 1.0)
+    level = _FIRST_LEVEL * P / float((modes.count * modes.least_load / value).sum() or 1.0)
     level = min(level, limit)
     best = best_of_goal(modes, ModeGoal(zero, 1.0 / value, zero, limit), np.full(P, level / P), level)
     if best is None:
@@ -91,6 +82,8 @@ def _highest_sum(modes: Modes, money: Floats, need: Floats) -> Best | None:
 
 def _with_the_rest_spent(modes: Modes, value: Floats, best: Best) -> Best:
     """Gives what is left of rows without a price to jobs that use no other rows; their needs stay met."""
+    if (best.price > 0).all():
+        return best
     free = is_free(modes, best.price)
     rows = np.flatnonzero((np.where(free, 0.0, best.time).sum(axis=1) <= 0) & free.any(axis=1))
     if not len(rows):
@@ -100,7 +93,8 @@ def _with_the_rest_spent(modes: Modes, value: Floats, best: Best) -> Best:
     possible = free[rows] & ~((some.load > 0) & (left < _LEFT)[modes.rows]).any(axis=2)
     possible |= best.time[rows] > 0
     part = np.where(left > 0, left, 1.0)[modes.rows]
-    some = replace(some, rate=np.where(possible, some.rate, 0.0), load=some.load / part)
+    load = np.ascontiguousarray(some.load / part)
+    some = replace(some, rate=np.where(possible, some.rate, 0.0), load=load)
     had = np.minimum(best.level / value[rows], (some.rate * best.time[rows]).sum(axis=1))
     rest = _highest_sum(some, value[rows] / value[rows].max(), had)
     if rest is None:
@@ -113,43 +107,32 @@ def _with_the_rest_spent(modes: Modes, value: Floats, best: Best) -> Best:
 def _proved(table: ModeTable, objective: LinearObjective, best: Best) -> Answer:
     """Shares with their certificate, as in certificate.py: every job has the budget that its modes need."""
     problem, J = table.problem, table.problem.job_count
-    time = np.where(best.time > NOISE, best.time, 0.0)
-    share = _scaled_back(problem, table.shares(time))
-    rates, floors = rate_steps_per_s(problem, share), floors_of(objective, J)
-    amount = problem.row_capacity
+    share, floors, amount = table.shares(best.time, NOISE), floors_of(objective, J), problem.row_capacity
     price = best.price / np.where(amount > 0, amount, 1.0)
-    steep = table.per_job(best.steepness)
     fastest = table.best_steps_per_s
-    weight = np.divide(steep, fastest, out=np.zeros(J), where=fastest > 0)
-    none = np.zeros(J)
+    weight = np.divide(table.per_job(best.steepness), fastest, out=np.zeros(J), where=fastest > 0)
+    worth = weight if isinstance(objective, MaxMin) else objective.gain + weight
+    rates, budget = np.empty(J), np.empty(J)
+    used, longest = proof_of(
+        table.member, problem.member_configuration, problem.member_rate_steps_per_s, problem.fits, problem.occupied,
+        amount, share, price, worth, rates, budget,
+    )  # fmt: skip
     if isinstance(objective, MaxMin):
-        worth, promised, unit = weight, 0.0, float((weight / objective.scale).sum())
+        promised, unit = 0.0, float((weight / objective.scale).sum())
         value = float((objective.scale * rates)[table.jobs].min())
     else:
-        worth, promised, unit = objective.gain + weight, float(weight @ floors), 1.0
-        value = float(objective.gain @ rates)
-    of_types = np.broadcast_to(worth[:, None], (J, len(problem.gpu_types)))
-    budget = raised_budgets(problem, problem.fits, of_types, price, none)
+        promised, unit, value = float(weight @ floors), 1.0, float(objective.gain @ rates)
     bound = float(budget.sum() + price @ amount - promised) / unit if unit > 0 else np.inf
     gap = 0.0 if bound == value else abs(bound - value) / abs(value) if value else np.inf
-    used = problem.used(share)
-    promise = np.maximum(floors, 1e-6 * fastest)
+    promise = np.maximum(floors, LEAST_PROMISE * fastest)
     violation = max(
         0.0,
-        float((time_of_jobs(problem, share) - 1.0).max(initial=0.0)),
+        float(longest - 1.0),
         float(((used - amount) / np.where(amount > 0, amount, 1.0)).max(initial=0.0)),
         float(((floors - rates) / np.where(promise > 0, promise, 1.0)).max(initial=0.0)),
     )
     path = "classes+prices" if len(table.value) < len(table.jobs) else "prices"
     certificate = Certificate(value, bound, gap, violation, path, solve_s=0.0)
+    of_types = np.broadcast_to(worth[:, None], (J, len(problem.gpu_types)))
     price = prices_of(problem, of_types, price, budget)
     return Answer(share, price / (unit if unit > 0 else np.inf), certificate)
-
-
-def _scaled_back(problem: AllocationProblem, share: Floats) -> Floats:
-    """Shares within every job's time and every row: the search exceeds them by rounding."""
-    time = np.maximum(time_of_jobs(problem, share), 1.0)
-    share = share / time[problem.member_job][np.argsort(problem.member_configuration)][:, None]
-    used, amount = problem.used(share), problem.row_capacity
-    part = np.where(used > amount, amount / np.where(used > 0, used, 1.0), 1.0)
-    return np.asarray(share * part.reshape(-1, share.shape[1]).min(axis=0))

@@ -9,16 +9,15 @@ boxes                   columns of the jobs whose mix may change in a box around
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import reduce
 
 import numpy as np
 
 from gavelpy.model.arrays import Floats, Ints
-from gavelpy.solve.sizes.column_kernels import COLUMNS_PER_ROW, DONE, best_mix, times_of
-from gavelpy.solve.sizes.hull_kernels import demand, duals, mixes
+from gavelpy.solve.sizes.column_kernels import DONE, best_mix
+from gavelpy.solve.sizes.hull_kernels import IDLE, duals, margins, set_edges, uses
 from gavelpy.solve.sizes.table import Best, ModeGoal, Modes
 
-_SAMPLE_PART, _SAMPLE_LEAST, _SAMPLE_MOST = 16, 512, 2048
+_SAMPLE_PART, _SAMPLE_LEAST, _SAMPLE_MOST = 32, 256, 2048
 _SLOPES_SAMPLE = 2048
 _ALL_AT_ONCE = 512  # classes: fewer need no sample
 _IN_DOUBT, _IN_DOUBT_PER_ROW, _GROWTH = 192, 32, 2.0
@@ -27,66 +26,107 @@ _BOX_MAX = 0.3  # relative half-width
 _LEAST_UNIT = 1e-3  # of the mean price: unit of a price near zero
 _DEAR = 1e6  # of the value of all rows: the price of what does not exist
 _EDGE = 1e-12
+_TRACE = 1e-3  # of the first prices, where a sample has enough of everything
 _SAME, _ROUGHLY = 1e-12, 3e-3  # relative gain of a column at which the search ends: exactly, and for first prices
 _STEPS, _STEP_MAX, _DIFFERENCE, _CLOSE = 7, 0.2, 0.02, 5e-3
+
+
+@dataclass(frozen=True, eq=False)
+class _Jobs:
+    """Classes of jobs with their goal, and the modes between which each was last: the next sweep looks there first."""
+
+    modes: Modes
+    goal: ModeGoal
+    low: Ints  # (K,)
+    high: Ints
+
+    def some(self, classes: Ints) -> _Jobs:
+        """Some of the classes."""
+        return _Jobs(self.modes.some(classes), self.goal.some(classes), self.low[classes], self.high[classes])
+
+    def sampled(self, size: int, whole: float) -> _Jobs:
+        """About as many classes, which count for all, `whole`."""
+        K = len(self.low)
+        some = self.some(np.arange(0, K, max(1, K // size)))
+        return replace(some, modes=replace(some.modes, count=some.modes.count * (whole / some.weight())))
+
+    def weight(self) -> float:
+        """How much the jobs count: what they need for a unit of level, or their values."""
+        modes, goal = self.modes, self.goal
+        if not goal.is_level:
+            return float(modes.count @ goal.money)
+        return float((modes.count * goal.rise) @ modes.least_load)
+
+    def demand(self, price: Floats, level: float) -> tuple[Floats, Floats]:
+        """Rows used at these prices and level, and how much more for a unit of level, (P,)."""
+        mixes = self.mixed(price, level)
+        return mixes.used, mixes.drift
+
+    def mixed(self, price: Floats, level: float) -> _Mixes:
+        """The cheapest mixes at these prices and level."""
+        m, g = self.modes, self.goal
+        need, part = g.needs(level), np.empty(len(self.low))
+        set_edges(m.rate, m.load, m.rows, need, g.money, price, self.low, self.high, part)
+        return self.mixes(need, part)
+
+    def mixes(self, need: Floats, part: Floats) -> _Mixes:
+        """The mixes with these parts (K,) of the upper modes."""
+        m, used, drift = self.modes, np.empty(self.modes.row_count), np.empty(self.modes.row_count)
+        climb = np.empty(len(part))
+        uses(m.rate, m.load, m.rows, m.count, need, self.goal.rise, self.low, self.high, part, climb, used, drift)
+        return _Mixes(need, part, climb, used, drift)
+
+
+@dataclass(frozen=True, eq=False)
+class _Mixes:
+    """Mixes of two modes each."""
+
+    need: Floats  # (K,)
+    part: Floats  # (K,) in the upper mode
+    climb: Floats  # (K,) its rise by level
+    used: Floats  # (P,) part of each row
+    drift: Floats  # (P,) its rise by level
 
 
 def best_of_goal(modes: Modes, goal: ModeGoal, start: Floats, level: float) -> Best | None:
     """The best mix, searched from prices `start` (P,); None if there is none, or if it is not found."""
     K, free = len(modes.rate), np.zeros(modes.row_count)
-    whole = _weight(modes, goal)
+    jobs = _Jobs(modes, goal, np.full(K, IDLE), np.full(K, IDLE))
+    whole, first = jobs.weight(), start
     too_few = goal.is_level and goal.limit * whole > modes.row_count
-    if not too_few and (_demand(modes, goal, free, goal.limit)[0] <= 1.0).all():  # there is enough for all
+    if not too_few and (jobs.demand(free, goal.limit)[0] <= 1.0).all():  # there is enough for all
         start, level = free, goal.limit
     elif K > _ALL_AT_ONCE:
-        some, its = _sampled(modes, goal, min(max(K // _SAMPLE_PART, _SAMPLE_LEAST), _SAMPLE_MOST), whole)
-        _, start, level, _ = _searched(some, its, start, level, None, _ROUGHLY)
-        some, its = _sampled(modes, goal, _SLOPES_SAMPLE, whole)
-        start, level = _near(modes, goal, some, its, start, level)
+        some = jobs.sampled(min(max(K // _SAMPLE_PART, _SAMPLE_LEAST), _SAMPLE_MOST), whole)
+        _, start, level, _ = _searched(some, start, level, None, _ROUGHLY)
+        start, level = _near(jobs, whole, start if start.any() else _TRACE * first, level)
     in_doubt = float(_IN_DOUBT + _IN_DOUBT_PER_ROW * modes.row_count) if K > _ALL_AT_ONCE else K
     for _ in range(_BOXES):
-        box = _box(modes, goal, start, level, int(in_doubt))
-        ended, price, found, columns = _searched(modes.some(box.rows), goal.some(box.rows), start, level, box)
+        box = _box(jobs, start, level, int(in_doubt), float(first.sum()))
+        ended, price, found, time = _searched(box.jobs, start, level, box)
         inside = box.first * (1 + _EDGE) < found < box.last * (1 - _EDGE) or found >= goal.limit * (1 - _EDGE)
         if ended == DONE and (inside or box.first == 0 or not goal.is_level):
-            return _assembled(modes, goal, box, columns, price, found)
+            return _assembled(jobs, box, time, price, found)
         if len(box.rows) == K:
             return None
         start, level, in_doubt = price, found, in_doubt * _GROWTH
     return None
 
 
-def _sampled(modes: Modes, goal: ModeGoal, size: int, whole: float) -> tuple[Modes, ModeGoal]:
-    """About as many classes, which count for all."""
-    few = np.arange(0, len(modes.rate), max(1, len(modes.rate) // size))
-    some, its = modes.some(few), goal.some(few)
-    return replace(some, count=some.count * (whole / _weight(some, its))), its
-
-
-def _weight(modes: Modes, goal: ModeGoal) -> float:
-    """How much the jobs of a sample count: what they need for a unit of level, or their values."""
-    if not goal.is_level:
-        return float(modes.count @ goal.money)
-    per_rate = np.divide(modes.load[:, :, 0], modes.rate, where=modes.rate > 0, out=np.full(modes.rate.shape, np.inf))
-    return float((modes.count * goal.rise) @ reduce(np.minimum, per_rate.T))
-
-
-def _near(
-    modes: Modes, goal: ModeGoal, some: Modes, its: ModeGoal, price: Floats, level: float
-) -> tuple[Floats, float]:
+def _near(jobs: _Jobs, whole: float, price: Floats, level: float) -> tuple[Floats, float]:
     """Prices and level nearer to the optimum, by Broyden's method; the first slopes are those of a sample.
 
     Unknown are the logarithms of the prices and of the level. At the optimum, the rows that have a price are used up,
     and a unit of level costs 1.
     """
-    size, best = np.inf, (price, level)
+    goal, size, best = jobs.goal, np.inf, (price, level)
     system, before, step = np.zeros((0, 0)), np.zeros(0), np.zeros(0)
     rows = np.zeros(0, dtype=np.int64)
     for _ in range(_STEPS):
-        used, drift = _demand(modes, goal, price, level)
+        used, drift = jobs.demand(price, level)
         if not len(rows):
             rows = np.flatnonzero((price > _LEAST_UNIT * float(price.mean())) | (used > 1.0))
-            system = _slopes(some, its, price, level, rows)
+            system = _slopes(jobs.sampled(_SLOPES_SAMPLE, whole), price, level, rows)
             if goal.is_level:  # only ratios of prices matter to the rows used
                 last = np.append(drift[rows] * price[rows], 0.0)
                 system = np.vstack([np.column_stack([system, drift[rows] * level]), last])
@@ -110,14 +150,7 @@ def _near(
     return best
 
 
-def _demand(modes: Modes, goal: ModeGoal, price: Floats, level: float) -> tuple[Floats, Floats]:
-    used, drift = np.empty(modes.row_count), np.empty(modes.row_count)
-    needs = goal.needs(level)
-    demand(modes.rate, modes.load, modes.rows, modes.count, needs, goal.rise, goal.money, price, used, drift)
-    return used, drift
-
-
-def _slopes(modes: Modes, goal: ModeGoal, price: Floats, level: float, rows: Ints) -> Floats:
+def _slopes(jobs: _Jobs, price: Floats, level: float, rows: Ints) -> Floats:
     """Change of these rows' use by the logarithms of their prices, over a step that smooths the jobs' kinks."""
     slopes: Floats = np.zeros((len(rows), len(rows)))
     for i, q in enumerate(rows.tolist()):
@@ -125,7 +158,7 @@ def _slopes(modes: Modes, goal: ModeGoal, price: Floats, level: float, rows: Int
         for sign in (-1.0, 1.0):
             moved = price.copy()
             moved[q] *= 1.0 + sign * _DIFFERENCE
-            ends.append(_demand(modes, goal, moved, level)[0][rows])
+            ends.append(jobs.demand(moved, level)[0][rows])
         slopes[:, i] = (ends[1] - ends[0]) / (2.0 * _DIFFERENCE)
     return slopes
 
@@ -135,92 +168,67 @@ class _Box:
     """Prices and levels within which only the jobs in doubt, `rows`, may change their mix."""
 
     rows: Ints
+    jobs: _Jobs
     low: Floats  # (P,) prices
     high: Floats
     first: float  # level
     last: float
     used: Floats  # (P,) by the others at the level in the middle
     drift: Floats  # (P,) that they use more for a unit of level
-    modes_low: Ints  # (K,) mixes of all jobs in the middle: modes, part in the upper one, its rise by level
-    modes_high: Ints
-    part: Floats
+    part: Floats  # (K,) of all jobs in the middle, in the upper one of their two modes; and its rise by level
     climb: Floats
     level: float
 
 
-def _box(modes: Modes, goal: ModeGoal, price: Floats, level: float, in_doubt: int) -> _Box:
-    K, P = len(modes.rate), modes.row_count
+def _box(jobs: _Jobs, price: Floats, level: float, in_doubt: int, scale: float) -> _Box:
+    K, P, m, g = len(jobs.low), len(price), jobs.modes, jobs.goal
     unit = np.maximum(price, _LEAST_UNIT * float(price.mean()) + 1e-300)
-    low, high, part, climb, margin, used, drift = _mixes(modes, goal, price, unit, level)
-    dear = _DEAR * max(float(price.sum()), goal.limit)
+    mixes, margin = jobs.mixed(price, level), np.empty(K)
+    margins(
+        m.rate, m.load, m.rows, mixes.need, g.rise, g.money, price, unit, jobs.low, jobs.high, mixes.part, margin
+    )  # fmt: skip
+    dear = _DEAR * max(float(price.sum()), g.limit, scale)
     if in_doubt >= K:
-        rows, first, last = np.arange(K), 0.0, goal.limit
+        rows, first, last = np.arange(K), 0.0, g.limit
         lowest, highest = np.zeros(P), np.full(P, dear)
     else:
         order = np.argpartition(margin, in_doubt)
         half = min(float(margin[order[in_doubt]]) * (1 - 1e-9), _BOX_MAX)
         rows = np.sort(order[:in_doubt])
-        first, last = level * (1 - half), min(level * (1 + half), goal.limit)
+        first, last = level * (1 - half), min(level * (1 + half), g.limit)
         lowest, highest = np.maximum(price - half * unit, 0.0), price + half * unit
-    some = _mixes(modes.some(rows), goal.some(rows), price, unit, level)
-    return _Box(rows, lowest, highest, first, last, used - some[5], drift - some[6], low, high, part, climb, level)
-
-
-def _mixes(
-    modes: Modes, goal: ModeGoal, price: Floats, unit: Floats, level: float
-) -> tuple[Ints, Ints, Floats, Floats, Floats, Floats, Floats]:
-    K, P = len(modes.rate), modes.row_count
-    low, high = np.empty(K, dtype=np.int64), np.empty(K, dtype=np.int64)
-    part, climb, margin, used, drift = np.empty(K), np.empty(K), np.empty(K), np.empty(P), np.empty(P)
-    mixes(
-        modes.rate, modes.load, modes.rows, modes.count, goal.needs(level), goal.rise, goal.money, price, unit,
-        low, high, part, climb, margin, used, drift,
-    )  # fmt: skip
-    return low, high, part, climb, margin, used, drift
-
-
-@dataclass(frozen=True, eq=False)
-class _Columns:
-    """Parts of the columns, with their prices and levels."""
-
-    part: Floats
-    price: Floats
-    level: Floats
+    some = jobs.some(rows)
+    its = some.mixes(mixes.need[rows], mixes.part[rows])
+    used, drift = mixes.used - its.used, mixes.drift - its.drift
+    return _Box(rows, some, lowest, highest, first, last, used, drift, mixes.part, mixes.climb, level)
 
 
 def _searched(
-    modes: Modes, goal: ModeGoal, start: Floats, level: float, box: _Box | None, same: float = _SAME
-) -> tuple[int, Floats, float, _Columns]:
-    """How it ended, prices, level and columns; without a box for any prices and levels."""
-    P, none = modes.row_count, np.zeros(modes.row_count)
-    most = COLUMNS_PER_ROW * P
-    columns = _Columns(np.zeros(most), np.zeros((most, P)), np.zeros(most))
-    dear = np.full(P, _DEAR * max(float(start.sum()), goal.limit))
+    jobs: _Jobs, start: Floats, level: float, box: _Box | None, same: float = _SAME
+) -> tuple[int, Floats, float, Floats]:
+    """How it ended, prices, level and times (K, M); without a box for any prices and levels."""
+    m, g, none = jobs.modes, jobs.goal, np.zeros(len(start))
+    dear = np.full(len(start), _DEAR * max(float(start.sum()), g.limit))
     low, high, used, drift = (none, dear, none, none) if box is None else (box.low, box.high, box.used, box.drift)
-    first, last = (0.0, goal.limit) if box is None else (box.first, box.last)
-    price = start.copy()
+    first, last = (0.0, g.limit) if box is None else (box.first, box.last)
+    price, time = start.copy(), np.empty(m.rate.shape)
     ended, found, _ = best_mix(
-        modes.rate, modes.load, modes.rows, modes.count, goal.need, goal.rise, goal.money, goal.is_level, first, last,
-        used, drift, level, low, high, price, columns.part, columns.price, columns.level, same,
+        m.rate, m.load, m.rows, m.count, g.need, g.rise, g.money, g.is_level, first, last, used, drift, level,
+        low, high, price, same, jobs.low, jobs.high, time,
     )  # fmt: skip
-    return ended, price, found, columns
+    return ended, price, found, time
 
 
-def _assembled(modes: Modes, goal: ModeGoal, box: _Box, columns: _Columns, price: Floats, level: float) -> Best:
+def _assembled(jobs: _Jobs, box: _Box, of_box: Floats, price: Floats, level: float) -> Best:
     """The times of all jobs: those outside the box keep their modes."""
-    K = len(modes.rate)
+    modes, goal, K = jobs.modes, jobs.goal, len(jobs.low)
     time, rows = np.zeros(modes.rate.shape), np.arange(K)
     part = np.clip(box.part + box.climb * (level - box.level), 0.0, 1.0)
-    time[rows, box.modes_high] = part
-    runs = np.flatnonzero(box.modes_low >= 0)
-    time[runs, box.modes_low[runs]] = 1.0 - part[runs]
-    some, its, here = modes.some(box.rows), goal.some(box.rows), np.zeros((len(box.rows), modes.rate.shape[1]))
-    times_of(
-        some.rate, some.load, some.rows, its.need, its.rise, its.money, goal.is_level,
-        columns.part, columns.price, columns.level, here,
-    )  # fmt: skip
-    time[box.rows] = here
+    time[rows, jobs.high] = part
+    runs = np.flatnonzero(jobs.low != IDLE)
+    time[runs, jobs.low[runs]] = 1.0 - part[runs]
+    time[box.rows] = of_box
     price = np.where(price > _EDGE * price.max(initial=0.0), price, 0.0)
     steepness = np.zeros(K)
-    duals(modes.rate, modes.load, modes.rows, goal.needs(level), goal.money, price, steepness)
+    duals(modes.rate, modes.load, modes.rows, goal.needs(level), goal.money, price, jobs.low, jobs.high, steepness)
     return Best(time, price, level, steepness)

@@ -6,13 +6,15 @@ Rates are in units of a job's best rate, and loads in parts of a row, so that pr
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property
 
 import numpy as np
 
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.program import Classes, classes_of, singletons
+from gavelpy.solve.sizes.hull_kernels import least_loads
+from gavelpy.solve.sizes.problem_kernels import NONE, members_of_jobs, modes_of_jobs, shares_of
 
 _DISTINCT, _COMPARED = 0.9, 1024  # part of the rows compared first that must differ, so that no classes are looked for
 
@@ -26,6 +28,13 @@ class Modes:
     rows: Ints  # (M, R) of P rows
     count: Floats  # (K,) jobs in the class
     row_count: int  # P
+
+    @cached_property
+    def least_load(self) -> Floats:
+        """Least part of a row that a job's best rate takes in a mode, (K,): of the row that it uses most."""
+        least: Floats = np.empty(len(self.rate))
+        least_loads(self.rate, self.load, least)
+        return least
 
     def some(self, classes: Ints) -> Modes:
         """The modes of some classes."""
@@ -73,7 +82,7 @@ class ModeTable:
     best_steps_per_s: Floats  # (J,)
     jobs: Ints  # rows of those that can run
     classes: Classes  # of those
-    configuration: Ints  # (J, S) row of each size; -1 = none
+    member: Ints  # (J, S) membership of each size; NONE = none
     modes: Modes
     value: Floats  # (K,) objective units of a job at its best rate
     floor: Floats  # (K,) least rates
@@ -84,47 +93,34 @@ class ModeTable:
         figures[self.jobs] = per_class[self.classes.of_job]
         return figures
 
-    def shares(self, time: Floats) -> Floats:
-        """Shares (C, T) from times (K, M)."""
-        S, T = self.configuration.shape[1], len(self.problem.gpu_types)
-        share: Floats = np.zeros((self.problem.configuration_count, T))
-        of_job = time.reshape(-1, S, T)
-        if len(of_job) < len(self.jobs):
-            of_job = of_job[self.classes.of_job]
-        rows = self.configuration if len(self.jobs) == len(self.configuration) else self.configuration[self.jobs]
-        if rows.min(initial=0) >= 0:
-            share[rows] = of_job
-        else:
-            share[rows[rows >= 0]] = of_job[rows >= 0]
+    def shares(self, time: Floats, noise: float) -> Floats:
+        """Shares (C, T) from times (K, M); those up to `noise` are none."""
+        p = self.problem
+        of_class: Ints = np.full(p.job_count, NONE)
+        of_class[self.jobs] = self.classes.of_job
+        share: Floats = np.empty((p.configuration_count, len(p.gpu_types)))
+        shares_of(self.member, p.member_configuration, p.occupied, p.row_capacity, of_class, time, noise, share)
         return share
 
 
 def mode_table(problem: AllocationProblem, per_step_per_s: Floats, floor_steps_per_s: Floats) -> ModeTable:
     """The table; values and floors are (J,)."""
     J, T, R = problem.job_count, len(problem.gpu_types), len(problem.resources)
-    order = np.argsort(problem.member_job, kind="stable")
-    sorted_jobs = problem.member_job[order]
-    first = np.searchsorted(sorted_jobs, np.arange(J))
-    slot = np.arange(J and len(order)) - first[sorted_jobs]
-    S = int(slot.max(initial=0)) + 1
-    configuration = np.full((J, S), -1)
-    configuration[sorted_jobs, slot] = problem.member_configuration[order]
-    rate: Floats = np.zeros((J, S, T))
-    rate[problem.member_job[order], slot] = np.where(problem.fits, problem.member_rate_steps_per_s, 0.0)[order]
-    rate = rate.reshape(J, S * T)
-    best = reduce(np.maximum, rate.T, np.zeros(J))
+    S = int(np.bincount(problem.member_job, minlength=1).max())
+    member: Ints = np.empty((J, S), dtype=np.int64)
+    members_of_jobs(problem.member_job, J, member)
+    rate, load, best = np.empty((J, S * T)), np.empty((J, S * T, R)), np.empty(J)
+    modes_of_jobs(
+        member, problem.member_configuration, problem.member_rate_steps_per_s, problem.fits, problem.occupied,
+        problem.row_capacity, rate, load, best,
+    )  # fmt: skip
     jobs = np.flatnonzero(best > 0)
-    need = problem.occupied[configuration]
-    need[configuration < 0] = 0.0
-    rate, need = _rows(rate, jobs) / best[jobs, None], _rows(need, jobs)
     value, floor = best[jobs] * per_step_per_s[jobs], floor_steps_per_s[jobs] / best[jobs]
-    classes = _classes(rate, need.reshape(len(jobs), S * R), value, floor)
+    classes = _classes(problem, member, rate, jobs, value, floor)
     k = classes.representative
-    amount = np.where(problem.row_capacity > 0, problem.row_capacity, 1.0).reshape(R, T)
-    load = (_rows(need, k)[:, :, None, :] / amount.T).reshape(len(k), S * T, R)
     rows = np.arange(R) * T + np.tile(np.arange(T), S)[:, None]
-    modes = Modes(_rows(rate, k), load, rows, classes.count.astype(np.float64), R * T)
-    return ModeTable(problem, best, jobs, classes, configuration, modes, value[k], floor[k])
+    modes = Modes(_rows(rate, jobs[k]), _rows(load, jobs[k]), rows, classes.count.astype(np.float64), R * T)
+    return ModeTable(problem, best, jobs, classes, member, modes, value[k], floor[k])
 
 
 def _rows(figures: Floats, rows: Ints) -> Floats:
@@ -132,12 +128,19 @@ def _rows(figures: Floats, rows: Ints) -> Floats:
     return figures if len(rows) == len(figures) else figures[rows]
 
 
-def _classes(*figures: Floats) -> Classes:
-    step = max(1, len(figures[0]) // _COMPARED)
-    some = np.column_stack([each[::step] for each in figures])
+def _classes(
+    problem: AllocationProblem, member: Ints, rate: Floats, jobs: Ints, value: Floats, floor: Floats
+) -> Classes:
+    def features(rows: Ints) -> Floats:
+        of = member[jobs[rows]]
+        need = np.where((of == NONE)[:, :, None], 0.0, problem.occupied[problem.member_configuration[of]])
+        return np.column_stack([rate[jobs[rows]], need.reshape(len(of), -1), value[rows], floor[rows]])
+
+    step = max(1, len(jobs) // _COMPARED)
+    some = features(np.arange(0, len(jobs), step))
     if step > 1 and len(classes_of(some).count) > _DISTINCT * len(some):
-        return singletons(len(figures[0]))
-    return classes_of(np.column_stack(figures))
+        return singletons(len(jobs))
+    return classes_of(features(np.arange(len(jobs))))
 
 
 def is_free(modes: Modes, price: Floats) -> Bools:
