@@ -15,8 +15,10 @@ import numpy as np
 from gavelpy.errors import InvalidInput
 from gavelpy.estimator.learning_loop import KnownJob, KnownJobs, Learner, LearningLoop, MeasuredJob
 from gavelpy.estimator.online import ThroughputEstimator
+from gavelpy.mechanism import sizes
 from gavelpy.mechanism.core import SchedulerCore
-from gavelpy.mechanism.events import ThroughputEstimated
+from gavelpy.mechanism.events import NO_INTS, ThroughputEstimated
+from gavelpy.mechanism.jobs import JobTable
 from gavelpy.model.job import JobSpec, Trace
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.simulator.cluster import VirtualCluster
@@ -68,32 +70,48 @@ class Estimation:
         self.estimator, self.loop, self.learner = estimator, LearningLoop(), Learner(estimator, quantile)
         self.claims = dict(claims or {})
         self.reasons: list[str] = []  # why readings and claims were rejected; new phases
-        self._jobs: list[KnownJob] = []
+        self._jobs: list[JobSpec] = []
         self._seen: dict[int, _Seen] = {}
 
     def as_submitted(self, row: int, job: JobSpec) -> JobSpec:
-        """The job without its true rates; its claims go to the estimator."""
-        known = KnownJob(row, job.job_type, job.gpus)
-        self._jobs.append(known)
-        self.reasons += [v.reason for v in self.estimator.claim(*known.key, self.claims.get(job.id, {})) if v.reason]
-        self.learner.guessed([(row, job.gpus)])
-        return replace(job, rates_steps_per_s={})
+        """The job without its true rates; its claims go to the estimator, also for its other sizes in proportion."""
+        self._jobs.append(job)
+        claims, claimed = self.claims.get(job.id, {}), list[tuple[int, Mapping[str, float]]]()
+        for gpus in [size for size in job.sizes if size != job.gpus and claims]:
+            like, types = [(job.gpus, claims)], tuple(claims)
+            (rates,) = self.estimator.rates_of_sizes([self._known(row, gpus).key], like, types, 0.5)
+            claimed.append((gpus, dict(zip(types, rates.tolist(), strict=True))))
+        for gpus, given in [*claimed, (job.gpus, claims)]:
+            verdicts = self.estimator.claim(*self._known(row, gpus).key, given)
+            self.reasons += [verdict.reason for verdict in verdicts if verdict.reason]
+        self.learner.guessed([(row, gpus) for gpus in job.sizes or (job.gpus,)])
+        return replace(job, rates_steps_per_s={}, rates_by_size={})
 
     def learned(self, core: SchedulerCore, agents: VirtualCluster, now_s: float) -> ThroughputEstimated | None:
         """Rates that changed notably by the readings of running jobs, if any."""
         self._read(core, agents, now_s)
-        active, gpu_types = core.jobs.active, core.pool.gpu_types
-        known = [self._jobs[row] for row in active.tolist()] if self.loop.is_due(now_s) else []
-        jobs = KnownJobs(active, [job.job_type for job in known], core.jobs.gpus[active], [{}] * len(known))
-        request = self.loop.request(jobs if known else KnownJobs(), gpu_types, now_s)
+        jobs = self._living(core.jobs) if self.loop.is_due(now_s) else KnownJobs()
+        request = self.loop.request(jobs, core.pool.gpu_types, now_s)
         if request is None:
             return None
         answer = self.learner.learn(request)
         self.loop.answered()
         self.reasons += [remark.text for remark in answer.remarks]
         rates = answer.rates_steps_per_s
-        changed = answer.notable(core.jobs.rate[answer.jobs, : rates.shape[1]])
-        return ThroughputEstimated(answer.jobs[changed], rates[changed]) if changed.any() else None
+        changed = answer.notable(sizes.rates_at(core.jobs, answer.jobs, answer.gpus)[:, : rates.shape[1]])
+        rows = answer.jobs[changed]
+        gpus = answer.gpus[changed] if len(sizes.several(core.jobs, rows)) else NO_INTS
+        return ThroughputEstimated(rows, rates[changed], gpus) if len(rows) else None
+
+    def _living(self, jobs: JobTable) -> KnownJobs:
+        position, gpus = sizes.every(jobs, jobs.active)
+        rows = jobs.active[position]
+        several = frozenset(rows[sizes.several(jobs, rows)].tolist())
+        return KnownJobs(rows, [self._jobs[row].job_type for row in rows.tolist()], gpus, [{}] * len(rows), several)
+
+    def _known(self, row: int, gpus: int) -> KnownJob:
+        job = self._jobs[row]
+        return KnownJob(row, job.job_type, gpus, several=bool(job.sizes))
 
     def _read(self, core: SchedulerCore, agents: VirtualCluster, now_s: float) -> None:
         """Reads the steps of running jobs since they were last read."""
@@ -111,5 +129,7 @@ class Estimation:
             if now_s > seen.now_s:
                 took_s = now_s - seen.now_s
                 rate, gpu_type = max(steps - seen.steps, 0.0) / took_s, gpu_types[int(agents.lease_type[row])]
-                co_located = self._jobs[partner] if partner >= 0 else None
-                self.loop.add(MeasuredJob(self._jobs[row], gpu_type, rate, took_s, co_located))
+                job = self._jobs[row]
+                gpus = int(np.count_nonzero(agents.gpu_job == row)) if job.sizes else job.gpus
+                co_located = self._known(partner, gpus) if partner >= 0 else None
+                self.loop.add(MeasuredJob(self._known(row, gpus), gpu_type, rate, took_s, co_located))

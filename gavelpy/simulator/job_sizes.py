@@ -15,7 +15,7 @@ from gavelpy.model.throughput import ThroughputTable
 from gavelpy.policies.base import Policy, refuse_sizes
 
 
-def check_sizes(jobs: Sequence[JobSpec], policy: Policy, rules: Rules, *, is_estimated: bool) -> None:
+def check_sizes(jobs: Sequence[JobSpec], policy: Policy, rules: Rules) -> None:
     """Raises InvalidInput if some job has several sizes and the run cannot use them."""
     several = next((job for job in jobs if job.sizes), None)
     if several is None:
@@ -24,8 +24,6 @@ def check_sizes(jobs: Sequence[JobSpec], policy: Policy, rules: Rules, *, is_est
     got = f"got {', '.join(map(str, several.sizes))} for job {several.id!r}"
     if not rules.allows_sizes:
         raise InvalidInput(f"queues by GPU type and whole steps exclude sizes: gpus must be one number, {got}")
-    if is_estimated:
-        raise InvalidInput(f"a run that estimates rates does not learn those of sizes: gpus must be one number, {got}")
 
 
 def true_rates_by_size(

@@ -96,7 +96,7 @@ class Simulation(VirtualScheduler):
         refuse_needs(engine.policy, trace.jobs)
         if settings.mechanism.teams:
             check_entities(trace.jobs, settings.mechanism)
-        check_sizes(trace.jobs, engine.policy, settings.mechanism.rules, is_estimated=estimation is not None)
+        check_sizes(trace.jobs, engine.policy, settings.mechanism.rules)
         if settings.mechanism.limits_teams:
             check_counts_teams(engine.policy)
         super().__init__(SchedulerCore(check=check_foreign), engine)

@@ -130,3 +130,27 @@ def test_same_seed_same_run() -> None:
     one, two = (estimated(trace, wrong(trace, 6))[0].metrics.avg_jct_s for _ in range(2))
 
     assert one == two
+
+
+@pytest.mark.parametrize("claims", [{}, {"j0": {"old": 10.0}, "j1": {"old": 10.0}}], ids=["none", "of one GPU"])
+def test_rates_of_each_size_are_learned_by_running_on_it(claims: dict[str, dict[str, float]]) -> None:
+    """Two jobs of one or two GPUs share three; one of them hardly gains by the second GPU."""
+    jobs = [
+        JobSpec(JobId(f"j{n}"), 72_000.0, rates_steps_per_s={"old": 10.0}, sizes=(1, 2), rates_by_size=rates)
+        for n, rates in enumerate([{2: {"old": 19.0}}, {2: {"old": 11.0}}])
+    ]
+    trace, cluster, known = (
+        Trace(tuple(jobs), np.zeros(2)),
+        Cluster.parse("old:3"),
+        ThroughputEstimator(make_table({}, TYPES)),
+    )
+    estimation, engine = Estimation(known, claims), Engine(MaxMinFairness(), estimator=known)
+    settings = SimulationSettings()
+    simulation = Simulation(trace, cluster, engine, settings, estimation=estimation)
+
+    found = simulation.run().metrics
+    told = Simulation(trace, cluster, Engine(MaxMinFairness()), settings).run().metrics
+
+    learned = [simulation.core.jobs.sizes[row].rate[:, 0].tolist() for row in (0, 1)]
+    assert learned == [pytest.approx([10.0, 19.0], rel=0.03), pytest.approx([10.0, 11.0], rel=0.03)]
+    assert found.avg_jct_s < 1.1 * told.avg_jct_s
