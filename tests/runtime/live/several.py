@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
@@ -18,6 +18,9 @@ from gavelpy.runtime.wire.client_pb2_grpc import SchedulerServiceStub
 from tests.runtime.live.stage import Settings
 
 LEASE_S = 1.0
+NO_PORTS: Mapping[str, int] = {}
+NO_URLS: Mapping[str, str] = {}
+NO_PATHS: Mapping[str, Path] = {}
 
 
 @dataclass(eq=False)
@@ -27,6 +30,9 @@ class Several:
     cluster: LocalCluster
     ports: dict[str, int]
     lease_s: float = LEASE_S
+    journals: Mapping[str, str] = field(default_factory=dict)  # URL of the journal of each, if they differ
+    older: Mapping[str, Path] = field(default_factory=dict)  # the package of those of an older version
+    through: str = ""  # addresses of proxies, for clients
 
     @property
     def addresses(self) -> str:
@@ -45,9 +51,11 @@ class Several:
             tables["scheduler"] |= {
                 "listen": self.address(name), "state_directory": str(self.cluster.directory / f"state-{name}")
             }  # fmt: skip
+            tables["scheduler"]["journal"] = self.journals.get(name, tables["scheduler"]["journal"])
             tables["standby"] = {"enabled": True, "lease_s": self.lease_s}
             config.write_text(toml(tables), encoding="utf-8")
-        self.cluster.run(name, [program("gavel-scheduler"), "--config", str(config)])
+        path = [f"PYTHONPATH={self.older[name]}"] if name in self.older else []
+        self.cluster.run(name, ["env", *path, program("gavel-scheduler"), "--config", str(config)])
 
     def config(self, name: str) -> Path:
         """The configuration of a scheduler."""
@@ -69,9 +77,10 @@ class Several:
 
     def wait_standby(self, name: str) -> None:
         """Returns when this scheduler stands by."""
-        wait_until(lambda: self._stands_by(name), f"{name} stands by")
+        wait_until(lambda: self.stands_by(name), f"{name} stands by")
 
-    def _stands_by(self, name: str) -> bool:
+    def stands_by(self, name: str) -> bool:
+        """Whether this scheduler stands by, and there is a leader."""
         try:
             with grpc.insecure_channel(self.address(name)) as channel:
                 SchedulerServiceStub(channel).GetServerInfo(pb.GetServerInfoRequest(api_versions=[1]), timeout=0.5)
@@ -89,7 +98,7 @@ class Several:
 
     def client(self, timeout_s: float = 30.0) -> Client:
         """A client with the addresses of all schedulers."""
-        return Client(ClientSettings(scheduler=self.addresses, timeout_s=timeout_s))
+        return Client(ClientSettings(scheduler=self.through or self.addresses, timeout_s=timeout_s))
 
 
 @contextlib.contextmanager
@@ -100,15 +109,23 @@ def several(
     names: str = "ab",
     settings: Settings | None = None,
     lease_s: float = LEASE_S,
+    ports: Mapping[str, int] = NO_PORTS,
+    journals: Mapping[str, str] = NO_URLS,
+    proxies: Mapping[str, str] = NO_URLS,
+    older: Mapping[str, Path] = NO_PATHS,
 ) -> Iterator[Several]:
-    """Schedulers with these names, of which the first leads, and agents."""
+    """Schedulers with these names, of which the first leads, and agents.
+
+    `ports` and `journals`: of schedulers, `proxies`: addresses of those of all schedulers, for clients and agents,
+    `older`: packages of schedulers of an older version.
+    """
     with contextlib.ExitStack() as stack:
-        ports = {name: stack.enter_context(reserved_port()) for name in names}
+        ports = ports or {name: stack.enter_context(reserved_port()) for name in names}
         given = {**(settings or {})}
         given["scheduler"] = {**given.get("scheduler", {}), "journal": postgres_url, "http_listen": ""}
         cluster = LocalCluster(directory, nodes, given, port=ports[names[0]])
-        found = Several(cluster, ports, lease_s)
-        cluster.addresses = found.addresses
+        found = Several(cluster, dict(ports), lease_s, journals, older, proxies.get("clients", ""))
+        cluster.addresses = proxies.get("agents", found.addresses)
         stack.enter_context(cluster)
         for name in names:
             found.start(name)
