@@ -78,6 +78,19 @@ def test_fields_of_a_job_are_those_of_the_command_line(served: Serving) -> None:
     assert (job["name"], job["owner"], job["state"]) == ("big", "alice", "waiting")
 
 
+def test_job_of_several_sizes_is_described_with_them(alone: Serving) -> None:
+    with alone.client() as client:
+        rates = {2: pb.Rates(rates_steps_per_s={"v100": 18.0})}
+        client.submit([make_description("elastic", sizes=[1, 2], rates_by_size=rates, hold=True)])
+
+        found = call(alone, "/api/v1/jobs/elastic?forecast=false").json
+        client.cancel(["elastic"])
+
+    assert (found["job"]["gpus"], found["job"]["sizes"], found["description"]["gpus"]) == (1, [1, 2], 1)
+    assert found["description"]["rates_by_size"] == {"2": {"v100": 18.0}}
+    assert found["sizes"] == []  # no node, and so no GPU type, is there
+
+
 def test_job_in_detail_names_why_it_waits_and_when_it_should_start(served: Serving) -> None:
     found = call(served, "/api/v1/jobs/big", "alice").json
 
