@@ -86,6 +86,7 @@ ARCHIVED = 11  # jobs that have left for the archive
 RESOURCED = 12  # CPU cores and memory of nodes, and those that jobs need
 SIZED = 12  # jobs with several sizes: of a job, of an allocation, of estimated rates
 QUOTED = 12  # settings: quotas and guaranteed GPUs of teams
+PEERED = 13  # of an unreachable node: what other agents found
 CHOSEN = 13  # an allocation that names the configurations of the next round
 MEASURED = 13  # the GPU memory that jobs use; settings: whether it counts as declared
 NEWEST = 13
@@ -107,6 +108,7 @@ _LATER = {  # newest version of an event, if above VERSION
     "NodeHindered": NAMED,
     "NodeDraining": SAVING,
     "NodeLost": FORGOTTEN,
+    "NodeSilent": PEERED,
     "SavingDeclared": SAVING,
     "LeaseEnded": CLASSED,
     "DirectorySeen": SEEN,
@@ -119,6 +121,7 @@ _LAST_FIELDS: dict[str, dict[int, int]] = {  # number of last fields that each l
     "NodeJoined": {NAMED: 1, FEATURED: 2, RESOURCED: 2},
     "NodeDraining": {SAVING: 1},
     "NodeLost": {FORGOTTEN: 1},
+    "NodeSilent": {PEERED: 2},
     "LeaseEnded": {CLASSED: 1},
     "ReservationAdded": {BOOKED: 1},
 }
@@ -248,6 +251,8 @@ def encode(event: Event, now_s: float) -> bytes:
             version = NAMED
         case NodeLost() if event.is_forgotten:
             version = FORGOTTEN
+        case NodeUnreachable() if event.alive_to or event.dead_to:
+            version = PEERED
         case NodeDraining() if event.force:
             version = SAVING
         case SavingDeclared():

@@ -112,7 +112,7 @@ def check(core: SchedulerCore, event: Event) -> None:
             if event.name not in core.windows:
                 raise InvalidInput(f"name must be that of a reservation, got {event.name!r}")
         case NodeLost() | NodeUnreachable() | NodeDraining():
-            _node(core, event.node_id)
+            _down(core, event)
         case NodeUnhealthy():
             _node(core, event.node_id)
             if not event.why.isprintable():
@@ -305,6 +305,12 @@ def _joined(event: NodeJoined) -> None:
     for name, amount in (("cpus", event.cpus), ("memory_gib", event.memory_gib)):
         if not 0 <= amount <= AMOUNT_MAX:
             raise InvalidInput(f"{name} of {event.node_id!r} must be in [0, {AMOUNT_MAX:g}], got {amount!r}")
+
+
+def _down(core: SchedulerCore, event: NodeLost | NodeUnreachable | NodeDraining) -> None:
+    _node(core, event.node_id)
+    if isinstance(event, NodeUnreachable) and (event.alive_to < 0 or event.dead_to < 0):
+        raise InvalidInput(f"numbers of agents must not be negative, got {event.alive_to} and {event.dead_to}")
 
 
 def _node(core: SchedulerCore, node_id: NodeId) -> None:

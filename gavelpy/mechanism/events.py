@@ -80,9 +80,11 @@ class NodeLost(_Exogenous):
 
 @dataclass(frozen=True, eq=False)
 class NodeUnreachable(_Exogenous):
-    """A node sends no heartbeats: it is dead or cut off. AgentRejoined or NodeJoined ends this state."""
+    """A node sends no heartbeats: it is dead or cut off, until AgentRejoined or NodeJoined. New evidence repeats it."""
 
     node_id: NodeId
+    alive_to: int = 0  # other agents that it answers
+    dead_to: int = 0  # other agents to which it is dead, where these are the majority and it answers none
 
 
 @dataclass(frozen=True, eq=False)

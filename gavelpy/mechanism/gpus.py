@@ -32,6 +32,7 @@ class GpuPool:
         self.node_row: dict[NodeId, int] = {}
         self.node_state: list[NodeState] = []
         self.node_unreachable: list[bool] = []  # no heartbeat
+        self.node_peers: list[tuple[int, int]] = []  # unreachable: to how many other agents it is alive, and dead
         self.node_forced: list[bool] = []  # drained by force
         self.node_reserved: list[str] = []  # by which reservation, for people; empty = it is not
         self.node_part = []  # a number for each reservation for users in force; 0 = in none
@@ -81,6 +82,7 @@ class GpuPool:
             self.node_ids.append(node_id)
             self.node_state.append(NodeState.UP)
             self.node_unreachable.append(False)
+            self.node_peers.append((0, 0))
             self.node_forced.append(False)
             self.node_reserved.append("")
             self.node_part.append(0)
@@ -196,7 +198,7 @@ class GpuPool:
         row = self.node_row[node_id]
         if self.node_state[row] is NodeState.UP:
             self.node_state[row] = NodeState.DRAINING
-            self.set_unreachable(node_id, self.node_unreachable[row])
+            self.set_unreachable(node_id, self.node_unreachable[row], self.node_peers[row])
         if self.node_state[row] is NodeState.DRAINING:
             self._set_forced(row, force)
 
@@ -204,10 +206,11 @@ class GpuPool:
         self.node_forced[row] = force
         self.any_forced = any(self.node_forced)
 
-    def set_unreachable(self, node_id: NodeId, unreachable: bool) -> None:
+    def set_unreachable(self, node_id: NodeId, unreachable: bool, peers: tuple[int, int] = (0, 0)) -> None:
         """Marks a node as unreachable or reachable; it stays up or draining. A lost node is never unreachable."""
         row = self.node_row[node_id]
         self.node_unreachable[row] = unreachable and self.node_state[row] is not NodeState.LOST
+        self.node_peers[row] = peers if self.node_unreachable[row] else (0, 0)
         self.any_unreachable = any(self.node_unreachable)
         self._open(row)
 

@@ -81,7 +81,7 @@ def changed(leases: LeaseBook, event: NodeEvent, now_s: float, settings: Mechani
         case NodeUnhealthy():
             leases.pool.set_unhealthy(event.node_id, event.why)
         case NodeUnreachable():
-            leases.pool.set_unreachable(event.node_id, True)
+            leases.pool.set_unreachable(event.node_id, True, (event.alive_to, event.dead_to))
     return Changed([])
 
 
@@ -243,3 +243,9 @@ def _narrow(jobs: JobTable, rows: Ints, here: Bools, settings: MechanismSettings
             jobs.stopping_first[row] = left[0]
             jobs.stopping_gangs[row] = left
     jobs.stopped(np.array(over, dtype=np.int64))
+
+
+def peers_text(alive_to: int, dead_to: int) -> str:
+    """What other agents found of an unreachable node, for people; empty = nothing."""
+    count = alive_to or dead_to
+    return f"{'alive' if alive_to else 'dead'} to {count} other {'agent' if count == 1 else 'agents'}" if count else ""

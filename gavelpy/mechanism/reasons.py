@@ -24,6 +24,7 @@ from gavelpy.mechanism.gpus import CLUSTERS, NONE
 from gavelpy.mechanism.leases import leases_on
 from gavelpy.mechanism.lifecycle import LAST_ALIVE, JobState
 from gavelpy.mechanism.named_round import is_named, place_in_words
+from gavelpy.mechanism.nodes import peers_text
 from gavelpy.mechanism.taking import Reserved
 from gavelpy.mechanism.team_plan import TeamReasons
 from gavelpy.model.arrays import Bools, Ints
@@ -199,9 +200,12 @@ class _Explanation:
     def _unclear(self, row: int) -> Reason:
         jobs, pool = self.jobs, self.pool
         held = jobs.gpus_stopping(row)
-        where = listed([pool.node_ids[node] for node in np.unique(pool.node_of[held[pool.unreachable[held]]])])
+        nodes = np.unique(pool.node_of[held[pool.unreachable[held]]]).tolist()
+        where = listed([pool.node_ids[node] for node in nodes])
         lease = int(jobs.stopping[row])
-        text = f"{where} is unreachable and may still run lease {lease}; the job restarts when that is resolved"
+        found = "" if len(nodes) > 1 else peers_text(*pool.node_peers[nodes[0]])
+        away = f"is unreachable ({found}) and" if found else "is unreachable and"
+        text = f"{where} {away} may still run lease {lease}; the job restarts when that is resolved"
         return Reason(ReasonKind.LEASE_UNCLEAR, text)
 
     def _not_eligible(self, row: int) -> Reason:

@@ -61,6 +61,7 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
             "ids": list(pool.node_ids),
             "states": [int(state) for state in pool.node_state],
             "silent": list(pool.node_unreachable),
+            "peers": [list(peers) for peers in pool.node_peers],
             "forced": list(pool.node_forced),
             "hindrance": list(pool.node_unhealthy),
             "reserved": list(pool.node_reserved),
@@ -154,6 +155,7 @@ def _restore_pool(pool: GpuPool, state: dict[str, Any]) -> None:
     pool.node_row = {node: row for row, node in enumerate(pool.node_ids) if node != RETIRED}
     pool.node_state = [NodeState(value) for value in nodes["states"]]
     pool.node_unreachable = list(nodes["silent"])
+    pool.node_peers = [(alive, dead) for alive, dead in nodes.get("peers", [(0, 0)] * len(pool.node_unreachable))]
     pool.node_forced = list(nodes["forced"])
     pool.node_unhealthy = list(nodes["hindrance"])
     pool.node_reserved = [str(why) for why in nodes["reserved"]]

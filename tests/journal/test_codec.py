@@ -88,6 +88,7 @@ OF_LATER_VERSIONS: list[Event] = [
     ConfigChanged(MechanismSettings(solve_at_least_every_s=1800.0)),
     NodeDraining(NodeId("n0"), force=True),
     NodeLost(NodeId("n0"), is_forgotten=True),
+    NodeUnreachable(NodeId("n0"), alive_to=3),
     SavingDeclared(TWO, TWO),
     TotalAnnounced(TWO, TWO, np.array([10.0, 0.5])),
     GpuMemoryMeasured(TWO, TWO, np.array([10.0, 0.5])),

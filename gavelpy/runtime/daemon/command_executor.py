@@ -10,6 +10,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, assert_never
 
@@ -116,7 +117,9 @@ class CommandExecutor:
         self.nodes = NodeRegistry(host_id, began_s, lambda node_id: history.agents.get(node_id, ""))
         self.quorum_views = QuorumViews(settings, views, began_s)
         self.leases.runs_until_s = self._runs_until_s
+        self._look = asyncio.Event()  # check nodes now
         self._watch = NodeWatch(context.core, self.nodes, self.leases, settings, began_s)
+        self.neighbors = self._watch.neighbors
         self.measuring = Measuring(context.core, throughputs)
         self.wake_driver: Callable[[], None] = lambda: None  # wakes the driver to drain events
         self.usd_per_gpu_h: Mapping[str, float] = {}  # by GPU type, as configured
@@ -148,9 +151,7 @@ class CommandExecutor:
 
     def reported(self, node: Node, reports: Sequence[PartReport], now_s: float, *, is_first: bool) -> None:
         """Processes one message of a node, with the state of all its leases."""
-        for report in reports:
-            if report.shim[0]:
-                self.nodes.watch(node, report.shim)
+        self.nodes.watch(node, [report.shim for report in reports if report.shim[0]])
         is_confirmed_dead = is_first and node.hello.is_confirmed_dead
         self.leases.reported(node.node_id, reports, now_s, is_confirmed_dead=is_confirmed_dead)
         if self._state(node.node_id) in (None, NodeState.LOST):
@@ -321,8 +322,15 @@ class CommandExecutor:
     async def watch(self) -> None:
         """Looks periodically for nodes that are unreachable or dead, and for leases that have expired."""
         while True:
-            await asyncio.sleep(WATCH_EVERY_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(WATCH_EVERY_S):
+                    await self._look.wait()
+            self._look.clear()
             self.look(max(self.context.clock.now_s(), self.core.now_s))
+
+    def look_soon(self) -> None:
+        """A stream has ended, or an agent has seen processes of another one end."""
+        self._look.set()
 
     def look(self, now_s: float) -> None:
         """Checks all streams, nodes and leases once."""

@@ -108,8 +108,8 @@ class Agent:
 
     def __init__(self, node_id: str, *, gpus: int = 1, **node: Any) -> None:
         self.node = agent_pb2.Node(
-            node_id=node_id, host_id=f"host-{node_id}", api_versions=[1], gpu_type="v100", gpu_count=gpus,
-            address="127.0.0.1", agent_version="1", **{"features": FEATURES, **node},
+            node_id=node_id, api_versions=[1], gpu_type="v100", gpu_count=gpus, address="127.0.0.1", agent_version="1",
+            **{"host_id": f"host-{node_id}", "features": FEATURES, **node},
         )  # fmt: skip
         self.leases: dict[int, agent_pb2.LeaseReport] = {}
         self.orders: dict[int, agent_pb2.LeaseOrder] = {}
@@ -118,6 +118,9 @@ class Agent:
         self.is_mute = False
         self.is_draining = False
         self.trouble = ""
+        self.peers: list[agent_pb2.PeerSight] = []
+        self.ended: list[agent_pb2.HostProcess] = []
+        self.neighbors: list[tuple[int, int]] = []  # as last requested by the scheduler
         self._changed = asyncio.Event()
         self._numbers = itertools.count(1)
 
@@ -134,7 +137,7 @@ class Agent:
         """The complete state of the node."""
         return agent_pb2.ConnectRequest(
             sequence=next(self._numbers), clock_s=time.monotonic(), leases=list(self.leases.values()),
-            draining=self.is_draining, trouble=self.trouble,
+            draining=self.is_draining, trouble=self.trouble, peers=self.peers, ended=self.ended,
         )  # fmt: skip
 
     @asynccontextmanager
@@ -172,6 +175,7 @@ class Agent:
         """Starts, stops, kills and forgets leases immediately."""
         self.orders = {order.lease: order for order in message.leases}
         self.heartbeat_interval_s = message.heartbeat_interval_s
+        self.neighbors = [(process.process, process.start) for process in message.neighbors]
         for lease in message.forget:
             self.leases.pop(lease, None)
         for lease, report in self.leases.items():

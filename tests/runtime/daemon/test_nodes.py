@@ -76,7 +76,7 @@ def test_a_node_may_die_in_pieces(process: subprocess.Popen[bytes]) -> None:
     registry, name = NodeRegistry("here"), name_of(process)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as shim:
         node = make_node(registry, name)
-        registry.watch(node, name_of(shim))
+        registry.watch(node, [name_of(shim)])
         process.kill()
         process.wait()
 

@@ -1,7 +1,8 @@
 """The registry of nodes: identity, clock, stream and last message of each agent; also events for changed nodes.
 
 An unreachable node may be dead or cut off. Its death is certain only if an operator declares it, if its host has
-rebooted (a new agent reports this), or if it runs on the scheduler's host and all its known processes have ended.
+rebooted (a new agent reports this), or if all its known processes have ended, as the scheduler or another agent sees on
+the same host.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from gavelpy.mechanism.events import DirectorySeen, NodeJoined
 from gavelpy.mechanism.gpus import CLUSTERS, GpuPool
 from gavelpy.mechanism.node_resources import amounts_of
 from gavelpy.model.job import FEATURES, NodeId
+from gavelpy.runtime.daemon.nodes.host_neighbors import HostNeighbors
+from gavelpy.runtime.daemon.nodes.peer_reports import PeerReports
 
 _PROC = Path("/proc")
 _KEYED = "key:"
@@ -138,6 +141,8 @@ class Node:
     reported_directory: ReportedDirectory = ReportedDirectory()
     is_ready: bool = False  # the core has its leases, so it may receive orders
     processes: set[ProcessName] = field(default_factory=set)  # of the agent and its shims, seen alive on this host
+    announced: frozenset[ProcessName] = frozenset()  # shims that it reported last, or its agent
+    ended_neighbors: frozenset[ProcessName] = frozenset()  # of other agents on its host, which it saw alive before
 
     @property
     def node_id(self) -> NodeId:
@@ -205,6 +210,8 @@ class NodeRegistry:
         self._began_s = began_s
         self._remembered = remembered
         self._nodes: dict[str, Node] = {}
+        self.hosts = HostNeighbors(self._nodes)
+        self.peer_reports = PeerReports()
         self._vacant: set[str] = set()  # nodes that were declared lost: the next agent may take the name
 
     def __iter__(self) -> Iterator[Node]:
@@ -225,9 +232,10 @@ class NodeRegistry:
         if node.stream is not None:
             node.stream.ended.set()
         self._vacant.discard(hello.node_id)
+        self.hosts.moved(node, hello.host_id)
         node.hello, node.stream = hello, stream
         node.processes = {process for process in node.processes if is_alive(process)}
-        self.watch(node, hello.agent)
+        self.watch(node, [hello.agent])
         return node
 
     def objection(self, hello: Hello, now_s: float, silent_after_s: float, leases: int) -> str:
@@ -282,10 +290,12 @@ class NodeRegistry:
         if node.stream is stream:
             node.stream = None
 
-    def watch(self, node: Node, process: ProcessName) -> None:
-        """Records a process of a node, if it is alive on this host."""
-        if node.hello.host_id == self.host_id and process not in node.processes and is_alive(process):
-            node.processes.add(process)
+    def watch(self, node: Node, processes: list[ProcessName]) -> None:
+        """Records processes of a node that are alive on this host. Other agents on its host watch new ones for it."""
+        if node.hello.host_id == self.host_id:
+            node.processes |= {process for process in processes if process not in node.processes and is_alive(process)}
+        if node.hello.agent not in node.processes:
+            self.hosts.announced(node, processes)
 
     def is_gone(self, node: Node, shims: list[ProcessName]) -> bool:
         """Whether a node on this host has died: its agent and all shims of its leases were alive and have ended.

@@ -1,7 +1,9 @@
 """Detects nodes that are unreachable or dead.
 
-A node is unreachable when its last message is too old. It is dead for certain if it ran on this host and its agent and
-all its shims have ended; then the ends of leases that the shims have recorded count first.
+A node is unreachable when its last message is too old, or sooner if it is dead to a majority of its peers
+(`peer_reports`). With `on_node_lost = "fence"` it then counts as lost, unless it is alive to one of them. It is dead
+for certain if its agent and all its shims have ended: as this process sees on this host, where ends of leases that the
+shims have recorded count first, or as another agent saw on the node's host, which is still connected.
 
 Nodes fail one by one. If nearly all stop reporting at the same time, they share the cause: a switch, or a scheduler
 that was suspended and has not read its messages. Declaring them unreachable would end their leases for no reason, so
@@ -27,12 +29,15 @@ from gavelpy.runtime import lease_files
 from gavelpy.runtime.daemon.config_sections import NodeSettings
 from gavelpy.runtime.daemon.leases.lease import Part, PartReport, Phase
 from gavelpy.runtime.daemon.leases.table import LeaseTable
-from gavelpy.runtime.daemon.nodes.registry import Node, NodeRegistry
+from gavelpy.runtime.daemon.nodes.peer_reports import NO_EVIDENCE, PeerEvidence
+from gavelpy.runtime.daemon.nodes.registry import Node, NodeRegistry, ProcessName
 
 logger = logging.getLogger(__name__)
 NODES_MIN: Final = 2
 SHARE_MIN: Final = 0.8  # of the nodes that are expected to report
 WATCH_EVERY_S: Final = 0.25
+DEAD_AFTER_S: Final = 2.0  # of silence: then a node that is dead to its peers counts as unreachable
+DEAD_HEARTBEATS: Final = 3.0  # that are missing, if this takes longer
 _LATE: Final = 0.25  # of `silent_after_s`: a look that comes so much later
 _QUIET: Final = 0.5  # of `silent_after_s`: longer than the interval of a healthy node
 
@@ -95,6 +100,7 @@ class NodeWatch:
         self._core, self._nodes, self._leases = core, nodes, leases  # read only, except for ends of leases
         self._settings = settings
         self._began_s = began_s
+        self._dead_after_s = max(DEAD_AFTER_S, DEAD_HEARTBEATS * settings.heartbeat_interval_s)
         self._silence = SilenceJudge(settings.silent_after_s, settings.mass_silence_s)
 
     def living(self) -> list[NodeId]:
@@ -112,7 +118,7 @@ class NodeWatch:
             age_s = now_s - (self._began_s if node is None else node.received_at_s)
             if node_id not in self.silent:
                 ages_s.append(age_s)
-            if node is None or node.stream is None or age_s >= silent_after_s:
+            if node is None or node.stream is None or age_s >= min(silent_after_s, self._dead_after_s):
                 late.append(node_id)
         if self._silence.look(ages_s, now_s):
             extra = {"nodes": len(ages_s), "oldest_s": round(max(ages_s), 1)}
@@ -123,33 +129,58 @@ class NodeWatch:
         found = (self._look_at(node_id, now_s) for node_id in late)
         return [event for event in found if event is not None]
 
+    def neighbors(self, node: Node) -> list[ProcessName]:
+        """Processes of other agents on a node's host, which its agent watches for the scheduler."""
+        found = []
+        for other in self._nodes.hosts.of(node):
+            found += [other.hello.agent, *(shim for shim in self._shims(other) if shim[0])]
+        return found
+
     def _received_s(self, node_id: NodeId) -> float:
         """Time of the last message of a node."""
         node = self._nodes.get(node_id)
         return self._began_s if node is None else node.received_at_s
 
     def _look_at(self, node_id: NodeId, now_s: float) -> NodeLost | NodeUnreachable | None:
-        node, silent_after_s = self._nodes.get(node_id), self._settings.silent_after_s
-        if node is not None and not node.is_connected and self._is_gone(node):
-            ends = self._recorded_ends(node)
-            if ends:  # its jobs ended by themselves while the agent was away
-                self._leases.recorded(node_id, ends, now_s)
-                return None
-            if ends is not None:
+        node = self._nodes.get(node_id)
+        if node is not None and not node.is_connected and (shims := self._shims(node)):
+            if self._nodes.is_gone(node, shims):
+                ends = self._recorded_ends(node)
+                if ends:  # its jobs ended by themselves while the agent was away
+                    self._leases.recorded(node_id, ends, now_s)
+                    return None
+                if ends is not None:
+                    return NodeLost(node_id)
+            elif self._nodes.hosts.is_gone(node, shims):
+                logger.info("other agents on its host saw its processes end", extra={"node_id": node_id})
                 return NodeLost(node_id)
-        is_due = now_s - self._received_s(node_id) >= silent_after_s
-        if node_id in self.silent or not is_due or self._silence.is_excused(now_s):
+        return None if self._silence.is_excused(now_s) else self._judged(node_id, now_s)
+
+    def _judged(self, node_id: NodeId, now_s: float) -> NodeLost | NodeUnreachable | None:
+        """Decides by the silence of a node and the evidence of other agents."""
+        settings, age_s = self._settings, now_s - self._received_s(node_id)
+        found = self.evidence(node_id, now_s)
+        is_dead = found.dead_to > 0 and age_s >= self._dead_after_s
+        if not is_dead and age_s < settings.silent_after_s:
             return None
-        return NodeLost(node_id) if self._settings.on_node_lost == "fence" else NodeUnreachable(node_id)
+        if settings.on_node_lost == "fence" and not found.alive_to:
+            return NodeLost(node_id)
+        pool = self._core.pool
+        if node_id in self.silent and found.is_like(PeerEvidence(*pool.node_peers[pool.node_row[node_id]])):
+            return None
+        return NodeUnreachable(node_id, *found)
 
-    def _is_gone(self, node: Node) -> bool:
-        """Whether a node on this host had leases, and the agent and all shims were known and have ended.
+    def evidence(self, node_id: NodeId, now_s: float) -> PeerEvidence:
+        """What the other agents found of a node."""
+        node = self._nodes.get(node_id)
+        if node is None:
+            return NO_EVIDENCE
+        return self._nodes.peer_reports.evidence(node_id, node.hello.state_id, now_s)
 
-        An idle node counts as unreachable instead.
-        """
+    def _shims(self, node: Node) -> list[ProcessName]:
+        """The shims of a node's leases; (0, 0) for one that it has not reported. A node without leases has none."""
         parts = [lease.parts[node.node_id] for lease in self._leases.on_node(node.node_id)]
-        shims = [part.report.shim if part.report is not None else (0, 0) for part in parts if part.is_sent]
-        return bool(shims) and self._nodes.is_gone(node, shims)
+        return [part.report.shim if part.report is not None else (0, 0) for part in parts if part.is_sent]
 
     def _recorded_ends(self, node: Node) -> list[PartReport] | None:
         """Ends of leases of a node on this host, as its shims have recorded them; None if unknown."""

@@ -13,6 +13,7 @@ from gavelpy.errors import NotFound
 from gavelpy.mechanism.gpus import CLUSTERS, NONE
 from gavelpy.mechanism.lifecycle import ALIVE, JobState, NodeState
 from gavelpy.mechanism.node_resources import NO_NEEDS, RESOURCES
+from gavelpy.mechanism.nodes import peers_text
 from gavelpy.mechanism.priority_classes import PriorityClass, ranking
 from gavelpy.mechanism.windows import divisions
 from gavelpy.model.arrays import Ints
@@ -223,7 +224,9 @@ class ClusterQueries:
             checkpoint_directory_id="" if pool.is_own(directory) else pool.directories[directory],
             agent_version=node.hello.agent_version if node is not None else "",
             jobs=jobs[:_JOBS_SHOWN],
-            detail="; ".join(filter(None, (pool.node_reserved[row] or self._division(row), problem))),
+            detail="; ".join(
+                filter(None, (self._unreachable(row), pool.node_reserved[row] or self._division(row), problem))
+            ),
             containment=node.hello.containment if node is not None else "",
             images=node.hello.images if node is not None else "",
             **self._amounts(row, held, pool.beside[here]),
@@ -263,6 +266,11 @@ class ClusterQueries:
         core = self._scheduler.core
         part = core.pool.node_part[row]
         return divisions(core)[part - 1].text if part else ""
+
+    def _unreachable(self, row: int) -> str:
+        """What other agents found of a node that sends no heartbeats; empty = nothing, or it sends them."""
+        found = peers_text(*self._scheduler.core.pool.node_peers[row])
+        return f"unreachable from the scheduler, {found}" if found else ""
 
     def _state(self, row: int, in_use: int) -> str:
         pool = self._scheduler.core.pool

@@ -30,6 +30,7 @@ from gavelpy.mechanism.events import (
     LeaseEnded,
     LeaseStarted,
     NodeLost,
+    NodeUnreachable,
     Outcome,
     PriorityChanged,
     ReservationAdded,
@@ -37,6 +38,7 @@ from gavelpy.mechanism.events import (
     TotalAnnounced,
 )
 from gavelpy.mechanism.named_round import is_named
+from gavelpy.mechanism.nodes import peers_text
 from gavelpy.mechanism.priority_classes import NORMAL
 from gavelpy.model.job import JobSpec
 from gavelpy.runtime.daemon.job_history import SEPARATOR, name_of
@@ -171,6 +173,8 @@ def _sentence(event: Event, values: dict[str, Any]) -> str:
             return f"reservation {event.name!r} deleted"
         case NodeLost():
             return f"node {event.node_id} is lost{'; its name is free for the next agent' * event.is_forgotten}"
+        case NodeUnreachable() if found := peers_text(event.alive_to, event.dead_to):
+            return f"node {event.node_id} sends no heartbeats; {found}"
         case TotalAnnounced():
             told = [
                 f"job {job} has {steps:g}" for job, steps in zip(values["jobs"], values["steps_total"], strict=True)

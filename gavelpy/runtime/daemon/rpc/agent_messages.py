@@ -12,6 +12,7 @@ from gavelpy.mechanism.events import FailureClass, Outcome
 from gavelpy.model.job import AMOUNT_MAX, JobKind, JobSpec, NodeId
 from gavelpy.runtime.daemon.job_history import name_of
 from gavelpy.runtime.daemon.leases.lease import Order, PartReport, Phase, Wish
+from gavelpy.runtime.daemon.nodes.peer_reports import ReportedPeer, SightState
 from gavelpy.runtime.daemon.nodes.registry import Hello, Node, ReportedDirectory, ReportedState
 from gavelpy.runtime.quorum import View
 from gavelpy.runtime.security.tokens import NODE_ID
@@ -27,6 +28,8 @@ PATH_MAX = 4_096
 DETAIL_MAX = 500
 KEY_LENGTHS = (32, 255)
 STEPS_MAX = 1e18
+PEERS_MAX = 1_000
+NEIGHBORS_MAX = 4_096
 _PORTS = range(1 << 16)
 
 _PHASES = {
@@ -55,6 +58,11 @@ _DIRECTORY_STATES = {
     agent_pb2.CHECKPOINT_SIGHT_STATE_UNKNOWN: ReportedState.UNKNOWN,
     agent_pb2.CHECKPOINT_SIGHT_STATE_SEEN: ReportedState.SEEN,
     agent_pb2.CHECKPOINT_SIGHT_STATE_UNSEEN: ReportedState.UNSEEN,
+}
+_PEER_STATES = {
+    agent_pb2.PEER_SIGHT_STATE_ALIVE: SightState.ALIVE,
+    agent_pb2.PEER_SIGHT_STATE_SUSPECT: SightState.SUSPECT,
+    agent_pb2.PEER_SIGHT_STATE_DEAD: SightState.DEAD,
 }
 _WISHES = {
     Wish.PREPARE: agent_pb2.LEASE_WISH_PREPARE,
@@ -170,6 +178,27 @@ def reported_directory_of(message: agent_pb2.ConnectRequest) -> ReportedDirector
     return ReportedDirectory(state, reported.directory_id, reported.cluster_id, reported.age_s)
 
 
+def reported_peers_of(message: agent_pb2.ConnectRequest) -> list[ReportedPeer]:
+    """What an agent found of others; raises RemoteViolation."""
+    if len(message.peers) > PEERS_MAX:
+        raise RemoteViolation(f"peers must be at most {PEERS_MAX}, got {len(message.peers)}")
+    return [_reported_peer_of(peer) for peer in message.peers]
+
+
+def _reported_peer_of(peer: agent_pb2.PeerSight) -> ReportedPeer:
+    state = _PEER_STATES.get(peer.state)
+    if state is None or not NODE_ID.fullmatch(peer.node_id) or len(peer.state_id) > TEXT_MAX or math.isnan(peer.age_s):
+        raise RemoteViolation(f"peers must name an agent, a state and an age, got {peer.node_id[:80]!r}, {peer.state}")
+    return ReportedPeer(peer.node_id, peer.state_id, state, peer.age_s if peer.age_s >= 0 else math.inf)
+
+
+def ended_neighbors_of(message: agent_pb2.ConnectRequest) -> frozenset[tuple[int, int]]:
+    """Processes of other agents on its host that an agent saw alive, and whose ends it saw; raises RemoteViolation."""
+    if len(message.ended) > NEIGHBORS_MAX:
+        raise RemoteViolation(f"ended must be at most {NEIGHBORS_MAX}, got {len(message.ended)}")
+    return frozenset((process.process, process.start) for process in message.ended)
+
+
 def order_message(
     order: Order, spec: JobSpec, node: Node, rendezvous_address: str, grace_s: float, finish_grace_s: float
 ) -> agent_pb2.LeaseOrder:
@@ -229,6 +258,7 @@ def order_message(
 def orders_message(
     leases: Sequence[agent_pb2.LeaseOrder], forget: Sequence[int], *, sequence: int, incarnation: int,
     clock_s: float, heartbeat_interval_s: float, cluster_id: str, view: agent_pb2.View | None = None,
+    neighbors: Sequence[tuple[int, int]] = (),
 ) -> agent_pb2.ConnectResponse:  # fmt: skip
     """All that a node shall do."""
     return agent_pb2.ConnectResponse(
@@ -241,6 +271,7 @@ def orders_message(
         forget=forget,
         cluster_id=cluster_id,
         view=view,
+        neighbors=[agent_pb2.HostProcess(process=process, start=start) for process, start in neighbors],
     )
 
 

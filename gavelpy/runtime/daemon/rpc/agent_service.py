@@ -61,6 +61,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         agent_messages.reports_of(first)  # before anything changes
         agent_messages.trouble_of(first)
         agent_messages.reported_directory_of(first)
+        agent_messages.reported_peers_of(first)
         self._check_identity(hello)
         known = self._execution.nodes.get(hello.node_id)
         if known is not None and known.is_past(hello, agent_messages.clock_of(first)):
@@ -73,6 +74,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             await _first_of(self._read(node, stream, messages), self._write(node, stream, context), stream.ended.wait())
         finally:
             self._execution.nodes.disconnect(node, stream)
+            self._execution.look_soon()
             logger.info("node disconnected", extra={"node_id": node.node_id})
         if stream.is_late:
             raise TimeoutError
@@ -107,6 +109,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             agent_messages.trouble_of(message),
         )
         reported_directory = agent_messages.reported_directory_of(message)
+        peers, ended = agent_messages.reported_peers_of(message), agent_messages.ended_neighbors_of(message)
         stream.sequence = message.sequence
         now_s = self._scheduler.now_s()
         node.clock_s, node.received_at_s, node.is_draining = clock_s, now_s, message.draining
@@ -116,6 +119,11 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             logger.warning("trouble on a node", extra={"node_id": node.node_id, "detail": trouble or "over"})
             node.trouble = trouble
         node.reported_directory = reported_directory
+        if node.hello.probe_port:
+            self._execution.nodes.peer_reports.reported(node.node_id, peers, now_s)
+        if ended != node.ended_neighbors:
+            self._execution.nodes.hosts.saw_ends(node, ended)
+            self._execution.look_soon()
         if is_first:
             self._execution.connected(node)
         self._execution.reported(node, reports, now_s, is_first=is_first)
@@ -146,7 +154,8 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         quorum_views = self._execution.quorum_views
         view = quorum_views.sending(node.node_id, sequence, self._scheduler.now_s())
         carried = agent_messages.view_message(view, quorum_views.key) if view is not None else None
-        return self._message(messages, leases.forgotten(node.node_id), sequence, node.clock_s, carried)
+        neighbors = self._execution.neighbors(node)
+        return self._message(messages, leases.forgotten(node.node_id), sequence, node.clock_s, carried, neighbors)
 
     def _message(
         self,
@@ -155,6 +164,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         sequence: int,
         clock_s: float,
         view: agent_pb2.View | None = None,
+        neighbors: Sequence[tuple[int, int]] = (),
     ) -> agent_pb2.ConnectResponse:
         return agent_messages.orders_message(
             leases,
@@ -165,6 +175,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             heartbeat_interval_s=self._execution.heartbeat_interval_s,
             cluster_id=self._scheduler.cluster_id,
             view=view,
+            neighbors=neighbors,
         )
 
     async def ServeLogs(  # type: ignore[override]  # noqa: N802 - gRPC's names and kind of method
