@@ -328,13 +328,14 @@ class Ranks:
 def batch_per_rank(total: int, world: int = 0) -> int:
     """Samples for each of `world` ranks (default: those of the job) of a batch of `total`, so that steps stay the same.
 
-    Raises InvalidInput if the ranks do not divide it.
+    Raises InvalidInput if the ranks do not divide it, now or on another size of the job.
     """
     ranks = world or int(os.environ.get("WORLD_SIZE", "1"))
-    if total < 1 or total % ranks:
+    sizes = {ranks, *map(int, filter(None, os.environ.get("GAVEL_GPU_SIZES", "").split(",")))}
+    if total < 1 or any(total % size for size in sizes):
         raise InvalidInput(
-            f"total must be a multiple of the {ranks} ranks of the job, so that each has as many samples of a batch, "
-            f"got {total!r}: choose it as a multiple of all sizes of the job"
+            "total must be a multiple of all numbers of ranks that the job may have, so that each rank has as many "
+            f"samples, here of {', '.join(map(str, sorted(sizes)))}, got {total!r}"
         )
     return total // ranks
 

@@ -799,6 +799,7 @@ class Launch(_message.Message):
     MEMORY_GIB_PER_GPU_FIELD_NUMBER: _builtins.int
     BESIDE_JOB_FIELD_NUMBER: _builtins.int
     SECRETS_FIELD_NUMBER: _builtins.int
+    SIZES_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     owner: _builtins.str
     command: _builtins.str
@@ -864,6 +865,10 @@ class Launch(_message.Message):
     def secrets(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """names of the owner's secrets, by the variable that gets the value"""
 
+    @_builtins.property
+    def sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """all numbers of GPUs on which the job may run; none = always as many as now"""
+
     def __init__(
         self,
         *,
@@ -903,10 +908,11 @@ class Launch(_message.Message):
         memory_gib_per_gpu: _builtins.float = ...,
         beside_job: _builtins.int | None = ...,
         secrets: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        sizes: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_beside_job", b"_beside_job", "beside_job", b"beside_job", "software", b"software"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_beside_job", b"_beside_job", "beside_job", b"beside_job", "checkpoint_directory_id", b"checkpoint_directory_id", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "cpus_per_gpu", b"cpus_per_gpu", "environment", b"environment", "finish_grace_s", b"finish_grace_s", "first_rank", b"first_rank", "gpu_type", b"gpu_type", "gpus", b"gpus", "grace_s", b"grace_s", "interactive", b"interactive", "job_name", b"job_name", "memory_gib_per_gpu", b"memory_gib_per_gpu", "node_count", b"node_count", "node_rank", b"node_rank", "one_process_a_node", b"one_process_a_node", "owner", b"owner", "rate_steps_per_s", b"rate_steps_per_s", "rendezvous_address", b"rendezvous_address", "rendezvous_port", b"rendezvous_port", "restart_count", b"restart_count", "resume_lease", b"resume_lease", "resume_steps", b"resume_steps", "round", b"round", "secrets", b"secrets", "software", b"software", "stall_s", b"stall_s", "steps_done", b"steps_done", "steps_max", b"steps_max", "steps_total", b"steps_total", "time_left_s", b"time_left_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "working_directory", b"working_directory", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_beside_job", b"_beside_job", "beside_job", b"beside_job", "checkpoint_directory_id", b"checkpoint_directory_id", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "cpus_per_gpu", b"cpus_per_gpu", "environment", b"environment", "finish_grace_s", b"finish_grace_s", "first_rank", b"first_rank", "gpu_type", b"gpu_type", "gpus", b"gpus", "grace_s", b"grace_s", "interactive", b"interactive", "job_name", b"job_name", "memory_gib_per_gpu", b"memory_gib_per_gpu", "node_count", b"node_count", "node_rank", b"node_rank", "one_process_a_node", b"one_process_a_node", "owner", b"owner", "rate_steps_per_s", b"rate_steps_per_s", "rendezvous_address", b"rendezvous_address", "rendezvous_port", b"rendezvous_port", "restart_count", b"restart_count", "resume_lease", b"resume_lease", "resume_steps", b"resume_steps", "round", b"round", "secrets", b"secrets", "sizes", b"sizes", "software", b"software", "stall_s", b"stall_s", "steps_done", b"steps_done", "steps_max", b"steps_max", "steps_total", b"steps_total", "time_left_s", b"time_left_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "working_directory", b"working_directory", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__beside_job: _TypeAlias = _typing.Literal["beside_job"]  # noqa: Y015
     _WhichOneofArgType__beside_job: _TypeAlias = _typing.Literal["_beside_job", b"_beside_job"]  # noqa: Y015

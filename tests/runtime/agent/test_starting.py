@@ -186,6 +186,11 @@ def test_job_learns_where_to_resume_and_where_to_save() -> None:
     assert "GAVEL_RESUME_DIR" not in make_environment(make_assignment())
 
 
+def test_job_of_several_sizes_learns_them() -> None:
+    assert make_environment(make_assignment(sizes=(4, 1, 2)))["GAVEL_GPU_SIZES"] == "1,2,4"
+    assert "GAVEL_GPU_SIZES" not in make_environment(make_assignment())
+
+
 def test_one_process_a_node_has_all_gpus() -> None:
     assignment = make_assignment(gpus=(0, 1), one_process_a_node=True, node_rank=1, node_count=2, world_size=2)
     lease = LeaseContext(8, JOB, Path("/state"), "token", None, 0.0)
@@ -230,6 +235,7 @@ def test_ranks_that_the_shim_starts_get_no_options_of_torchrun() -> None:
         ("world_size", 0, "world_size must be in"),
         ("first_rank", 1, "first_rank . processes on this node must be at most world_size = 1"),
         ("rendezvous_port", 70_000, "rendezvous_port must be below 65536"),
+        ("sizes", (1, 0), r"sizes must be numbers in \[1, .*got \[1, 0\]"),
         ("warning_signal", 65, "warning_signal must be in"),
         ("resume_lease", -2, "resume_lease must be a lease or -1"),
         ("environment", {"A=B": "1"}, "a name must be letters, digits and '_'"),
@@ -244,11 +250,12 @@ def test_launch_that_makes_no_sense_is_refused(field: str, value: object, messag
 
 
 def test_launch_keeps_its_fields() -> None:
-    launch = order(1, "python -c 'print(1, 2)'", gpus=(2, 3), environment={"A": "1"}, steps_max=9).launch
+    launch = order(1, "python -c 'print(1, 2)'", gpus=(2, 3), environment={"A": "1"}, steps_max=9, sizes=(4, 2)).launch
 
     made = assignment_of(launch)
 
     assert made.argv == ("python", "-c", "print(1, 2)")
+    assert made.sizes == (4, 2)
     assert (made.gpus, made.environment, made.steps_max, made.local_ranks) == ((2, 3), {"A": "1"}, 9.0, 2)
     assert pb.Launch.FromString(launch.SerializeToString()) == launch
 

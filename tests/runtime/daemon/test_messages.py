@@ -85,7 +85,7 @@ def test_an_order_has_all_it_takes_and_ends_in_the_agents_clock() -> None:
     node = Node(Hello(NodeId("n1"), "h", "v100", 2, "10.0.0.2"))
     node.clock_s, node.received_at_s = 5_000.0, 100.0
     start = Start((0, 1), "v100", 1, 2, 2, 4, NodeId("n0"), 4711, 9, 3, 12, 400.0, 20.0)
-    spec = make_spec("train#7", gpus=4, environment={"A": "1"}, warning_s=5.0, warning_signal=10)
+    spec = make_spec("train#7", gpus=4, sizes=(4, 1, 2), environment={"A": "1"}, warning_s=5.0, warning_signal=10)
 
     message = agent_messages.order_message(
         Order(15, 7, 160.0, Wish.RUN, 400.0, start), spec, node, "10.0.0.1", 30.0, 600.0
@@ -99,6 +99,7 @@ def test_an_order_has_all_it_takes_and_ends_in_the_agents_clock() -> None:
     assert (launch.resume_lease, launch.resume_steps, launch.restart_count, launch.round) == (12, 400.0, 3, 9)
     assert (launch.grace_s, launch.warning_s, launch.warning_signal) == (30.0, 5.0, 10)
     assert dict(launch.environment) == {"A": "1"}
+    assert list(launch.sizes) == [1, 2, 4]
 
 
 def test_a_node_may_be_called_as_its_agent_and_its_token_may() -> None:

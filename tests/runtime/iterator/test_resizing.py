@@ -260,8 +260,11 @@ def test_batch_must_be_a_multiple_of_the_ranks(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("WORLD_SIZE", "4")
 
     assert [batch_per_rank(64), batch_per_rank(64, 2)] == [16, 32]
-    with pytest.raises(InvalidInput, match=r"total must be a multiple of the 4 ranks of the job, .* got 6"):
+    with pytest.raises(InvalidInput, match=r"total must be a multiple of all numbers .* here of 4, got 6"):
         batch_per_rank(6)
+    monkeypatch.setenv("GAVEL_GPU_SIZES", "1,3,4")
+    with pytest.raises(InvalidInput, match=r"here of 1, 3, 4, got 64"):
+        batch_per_rank(64)
 
 
 def test_rank_that_has_saved_no_random_state_gets_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

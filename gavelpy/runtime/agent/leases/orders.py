@@ -24,7 +24,7 @@ TEXT_MAX: Final = 1 << 20
 RANKS_MAX: Final = 1 << 16
 SIGNALS_MAX: Final = 64
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_CHANGED = ("argv", "beside_job", "gpus", "environment", "secrets", "software")  # other fields are those of the message
+_CHANGED = ("argv", "beside_job", "gpus", "environment", "secrets", "sizes", "software")  # others are as in the message
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,7 @@ class NodeAssignment:
     interactive: bool = False
     cpus_per_gpu: float = 0.0
     memory_gib_per_gpu: float = 0.0
+    sizes: tuple[int, ...] = ()  # all numbers of GPUs on which the job may run; empty = always as many as now
 
     @property
     def needs(self) -> tuple[float, float]:
@@ -101,6 +102,7 @@ def assignment_of(launch: agent_pb2.Launch) -> NodeAssignment:
         environment=dict(sorted(launch.environment.items())),
         secrets=dict(sorted(launch.secrets.items())),
         software=_software(launch.software),
+        sizes=tuple(launch.sizes),
         **others,
     )
     if made.first_rank + made.local_ranks > made.world_size:
@@ -131,6 +133,8 @@ def _check_numbers(launch: agent_pb2.Launch) -> None:
         raise RemoteViolation(f"node_rank must be below node_count, got {launch.node_rank} of {launch.node_count}")
     if not 1 <= launch.world_size <= RANKS_MAX:
         raise RemoteViolation(f"world_size must be in [1, {RANKS_MAX}], got {launch.world_size}")
+    if len(launch.sizes) > RANKS_MAX or not all(1 <= size <= RANKS_MAX for size in launch.sizes):
+        raise RemoteViolation(f"sizes must be numbers in [1, {RANKS_MAX}], got {list(launch.sizes)[:20]!r}")
     if launch.rendezvous_port >= 1 << 16:
         raise RemoteViolation(f"rendezvous_port must be below 65536, got {launch.rendezvous_port}")
     if launch.HasField("beside_job") and launch.beside_job < 0:

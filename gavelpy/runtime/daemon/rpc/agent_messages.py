@@ -250,6 +250,7 @@ def order_message(
                 software=software_pb2.Software(**vars(spec.software)),
                 interactive=spec.kind is JobKind.INTERACTIVE,
                 beside_job=None if start.beside_job < 0 else start.beside_job,
+                sizes=spec.sizes if len(spec.sizes) > 1 else (),
             )
         )
     return message
