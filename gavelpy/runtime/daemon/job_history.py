@@ -165,7 +165,7 @@ class JobHistory:
             case JobSubmitted():
                 self._submitted(core, now_s)
             case LeaseStarted():
-                self._lease_started(event, now_s)
+                self._lease_started(event, now_s, core)
                 self.usage.started(event, core, now_s)
             case LeaseEnded():
                 self._lease_ended(event, now_s, core)
@@ -281,12 +281,15 @@ class JobHistory:
         self._history.append((happened,))
         return self.ids.add()
 
-    def _lease_started(self, event: LeaseStarted, now_s: float) -> None:
+    def _lease_started(self, event: LeaseStarted, now_s: float, core: SchedulerCore) -> None:
         rows = self.ids.rows(event.jobs)
         self._starts[rows] += 1
         self._started_s[rows] = np.where(np.isnan(self._started_s[rows]), now_s, self._started_s[rows])
-        for job, lease in zip(event.jobs.tolist(), event.leases.tolist(), strict=True):
-            self._add(job, HistoryEntry(now_s, "started", lease))
+        is_sized = core.jobs.smallest[core.jobs.ids.rows(event.jobs)] > 0
+        gpus = np.where(is_sized, np.diff(event.gpu_offsets), 0).tolist()  # shown where they vary
+        for job, lease, count in zip(event.jobs.tolist(), event.leases.tolist(), gpus, strict=True):
+            text = f"{count} GPU{'s' * (count > 1)}" if count else ""
+            self._add(job, HistoryEntry(now_s, "started", lease, text=text))
 
     def _lease_ended(self, event: LeaseEnded, now_s: float, core: SchedulerCore) -> None:
         jobs, rows = core.jobs.by_serial, self.ids.rows(event.jobs)

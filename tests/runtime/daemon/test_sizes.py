@@ -58,11 +58,13 @@ def test_ranks_and_world_size_are_those_of_the_size_held(tmp_path: Path) -> None
             mine = sorted((lease, launch.first_rank, launch.world_size, launch.node_count, launch.rate_steps_per_s)
                           for lease, launch in found if launch.job_name == f"job-{job}")  # fmt: skip
             (status,) = JobQueries(cluster.scheduler).statuses([job])
+            history = [entry.text for entry in cluster.scheduler.history.entries(job) if entry.kind == "started"]
 
             assert [each[1:] for each in mine] == [
                 (0, 2, 2, 18.0), (1, 2, 2, 18.0), (0, 1, 1, 10.0), (0, 2, 2, 18.0), (1, 2, 2, 18.0)
             ]  # fmt: skip
             assert (status.gpus, status.sizes, status.rate_steps_per_s) == (2, (1, 2), 18.0)
+            assert history == ["2 GPUs", "1 GPU", "2 GPUs"]
 
     run(scenario())
 
