@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -18,7 +19,9 @@ from gavelpy.runtime.wire.client_pb2_grpc import SchedulerServiceStub
 from tests.runtime.live.stage import Settings
 
 LEASE_S = 1.0
+Own = Mapping[str, Mapping[str, Any]]  # by scheduler
 NO_PORTS: Mapping[str, int] = {}
+NO_FIELDS: Own = {}
 NO_URLS: Mapping[str, str] = {}
 NO_PATHS: Mapping[str, Path] = {}
 
@@ -30,7 +33,7 @@ class Several:
     cluster: LocalCluster
     ports: dict[str, int]
     lease_s: float = LEASE_S
-    journals: Mapping[str, str] = field(default_factory=dict)  # URL of the journal of each, if they differ
+    own: Own = field(default_factory=dict)  # fields of `[scheduler]` of each
     older: Mapping[str, Path] = field(default_factory=dict)  # the package of those of an older version
     through: str = ""  # addresses of proxies, for clients
 
@@ -51,7 +54,7 @@ class Several:
             tables["scheduler"] |= {
                 "listen": self.address(name), "state_directory": str(self.cluster.directory / f"state-{name}")
             }  # fmt: skip
-            tables["scheduler"]["journal"] = self.journals.get(name, tables["scheduler"]["journal"])
+            tables["scheduler"] |= self.own.get(name, {})
             tables["standby"] = {"enabled": True, "lease_s": self.lease_s}
             config.write_text(toml(tables), encoding="utf-8")
         path = [f"PYTHONPATH={self.older[name]}"] if name in self.older else []
@@ -110,21 +113,21 @@ def several(
     settings: Settings | None = None,
     lease_s: float = LEASE_S,
     ports: Mapping[str, int] = NO_PORTS,
-    journals: Mapping[str, str] = NO_URLS,
+    own: Own = NO_FIELDS,
     proxies: Mapping[str, str] = NO_URLS,
     older: Mapping[str, Path] = NO_PATHS,
 ) -> Iterator[Several]:
     """Schedulers with these names, of which the first leads, and agents.
 
-    `ports` and `journals`: of schedulers, `proxies`: addresses of those of all schedulers, for clients and agents,
-    `older`: packages of schedulers of an older version.
+    `ports` of all, `own` fields of `[scheduler]` of some, `older`: packages of those of an older version. `proxies`:
+    addresses of those of all schedulers, for clients and agents.
     """
     with contextlib.ExitStack() as stack:
         ports = ports or {name: stack.enter_context(reserved_port()) for name in names}
         given = {**(settings or {})}
         given["scheduler"] = {**given.get("scheduler", {}), "journal": postgres_url, "http_listen": ""}
         cluster = LocalCluster(directory, nodes, given, port=ports[names[0]])
-        found = Several(cluster, dict(ports), lease_s, journals, older, proxies.get("clients", ""))
+        found = Several(cluster, dict(ports), lease_s, own, older, proxies.get("clients", ""))
         cluster.addresses = proxies.get("agents", found.addresses)
         stack.enter_context(cluster)
         for name in names:

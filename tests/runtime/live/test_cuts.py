@@ -62,9 +62,9 @@ def behind_haproxy(directory: Path, postgres_url: str) -> Iterator[tuple[Several
         for who, (name, port) in itertools.product(WHO, ports.items()):
             targets[f"{who}-{name}"] = f"127.0.0.1:{port}"
         cutter = stack.enter_context(links(directory / "haproxy", targets))
-        journals = {name: through(postgres_url, cutter.ports[f"database-{name}"]) for name in ports}
+        own = {name: {"journal": through(postgres_url, cutter.ports[f"database-{name}"])} for name in ports}
         proxies = {who: ",".join(f"127.0.0.1:{cutter.ports[f'{who}-{name}']}" for name in ports) for who in WHO}
-        cluster = several(directory / "cluster", postgres_url, NODE, ports=ports, journals=journals, proxies=proxies)
+        cluster = several(directory / "cluster", postgres_url, NODE, ports=ports, own=own, proxies=proxies)
         yield stack.enter_context(cluster), cutter
 
 

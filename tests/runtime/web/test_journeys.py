@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,30 +18,14 @@ from gavelpy.runtime.client.settings import ClientSettings
 from gavelpy.runtime.local_cluster import SCHEDULER, LocalCluster, LocalNode, reserved_port
 from gavelpy.runtime.security.tokens import Role, TokenFile
 from tests.house.project import ROOT
-from tests.runtime.client.serving import Serving, make_description, serving
+from tests.runtime.client.serving import Serving, make_description
 from tests.runtime.web.browser import Tab, browser
 
 pytestmark = pytest.mark.slow  # a browser takes seconds
 WIDTHS = [1280, 400]
-USERS = {"alice": Role.USER, "root": Role.ADMIN, "n0": Role.NODE, "n1280": Role.NODE, "n400": Role.NODE}
 AXE = "axe-core@4.14.1"
 PAGES = ("cluster", "jobs", "jobs/0", "teams", "prices", "what-if", "events")
 COUNT = 'sh -c "for i in 1 2 3 4 5 6 7 8 9; do echo line $i of the log; sleep 0.2; done; sleep 600"'
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """Jobs of alice, with tokens."""
-    sections: dict[str, dict[str, Any]] = {
-        "scheduler": {"web_listen": "127.0.0.1:0"},
-        "nodes": {"silent_after_s": 600.0},
-    }
-    with serving(tmp_path_factory.mktemp("journeys"), users=USERS, **sections) as found:
-        leave = found.join_node("n0", gpus=4, name="n0")
-        with found.client("alice") as alice:
-            alice.submit([make_description(f"train-{k}") for k in range(60)] + [make_description("big", gpus=64)])
-        yield found
-        leave()
 
 
 @pytest.fixture(scope="module")

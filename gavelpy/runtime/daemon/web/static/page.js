@@ -21,8 +21,17 @@ function route() {
   const [path, query] = location.hash.replace(/^#\/?/, '').split('?');
   const [kind, ...name] = path.split('/');
   const given = new URLSearchParams(query || '');
-  if (kind === 'jobs' && name.length) return job(me, decodeURIComponent(name.join('/')));
+  if (kind === 'jobs' && name.length) return job(me, decoded(name.join('/')));
   return ({cluster, jobs, teams, prices, events, 'what-if': whatIf}[kind] || cluster)(me, given);
+}
+
+/** The text of a part of the address, which anyone may have typed. */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 async function show(event) {
