@@ -81,6 +81,14 @@ def needed_gib(jobs: JobTable, rows: Ints, settings: MechanismSettings) -> Float
     return np.array([_need(jobs, row, settings) for row in rows.tolist()], dtype=np.float64)
 
 
+def need_on(jobs: JobTable, serial: int, gpu_type: str, settings: MechanismSettings) -> tuple[float, float]:
+    """GiB that a job counts with on a GPU of this type, and as a part of its memory, at most 1; 0 = not known."""
+    row = jobs.ids.row(serial)
+    need = _need(jobs, row, settings) if settings.packing and row >= 0 else 0.0
+    there = next((one.memory_gib for one in settings.gpu_types if one.name == gpu_type), 0.0)
+    return need, min(need / there, 1.0) if there else 0.0
+
+
 def measured(jobs: JobTable, event: GpuMemoryMeasured, settings: MechanismSettings) -> bool:
     """Books the GPU memory that running jobs have used; returns whether any of them now counts with another need."""
     counts = (jobs.lease[event.jobs] == event.leases) | (jobs.stopping[event.jobs] == event.leases)

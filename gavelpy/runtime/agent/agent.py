@@ -86,8 +86,7 @@ class Agent:
         self._changed = asyncio.Event()  # report now
         self._leaving = asyncio.Event()
         self._is_draining = False
-        self._streams = 0
-        self._was_connected = False
+        self._streams, self._was_connected = 0, False
         self._disk_error = ""  # of the state directory
         self._reported: tuple[tuple[object, ...], ...] = ()
         self._containment, self._images = Containment(), ImageRules()
@@ -122,15 +121,14 @@ class Agent:
         )
         self._starter.owners = owner_rules_of(self._config)
         self._registry = LeaseRegistry(self._config.state, self._starter.begin, self._starter.count)
-        self._housekeeping = Housekeeping(self._config, self._registry, self._registries, self._changed.set)
+        self._housekeeping = Housekeeping(self._config, self._gpus, self._registry, self._registries, self._changed.set)
         self._watch = ShimWatch(self._wake.set)
         self._registry.load(clock_s(), has_booted_since=self._has_booted_since)
         servers = await self._serve()
         service = f"{HOST}:{self.job_service_port}"
         self._images = await asyncio.to_thread(find_images, *self._config.image_rules, os.environ)
-        self._starter.environment = node_environment_of(
-            self._config, self._gpus, self._containment, self._images, service
-        )
+        found = self._containment, self._images, service, await self._housekeeping.started_mps()
+        self._starter.environment = node_environment_of(self._config, self._gpus, *found)
         self._reconcile()
         tasks = [
             asyncio.create_task(work)
@@ -160,6 +158,7 @@ class Agent:
             self._watch.close()
             self._neighbors.close()
             self._starter.close()
+            await asyncio.to_thread(self._housekeeping.close)
             workers.close()
             self._registry.close()
             self._containment.close()
@@ -300,6 +299,7 @@ class Agent:
             view_epoch=self._quorum.view.epoch if self._quorum.view is not None else 0,
             view_unreached=self._extender.unreached,
             checkpoints=status_message(self._checkpoints.status, clock_s()),
+            gpu_sharing=self._housekeeping.mps.text[:TROUBLE_CHARACTERS_MAX],
             peers=self._probing.sights(),
             ended=[agent_pb2.HostProcess(process=p, start=start) for p, start in self._neighbors.ended],
         )

@@ -70,6 +70,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     gpus: str = ""  # v100:4, several types separated by commas; empty = detect by NVIDIA's driver
     types: dict[str, TypeConfig] = {}  # by GPU type, where the node has several
     vendor: str = NVIDIA  # of the GPUs: nvidia or amd
+    mps: bool = False  # jobs that share GPUs use NVIDIA's Multi-Process Service, if it can be started
+    mps_divides_threads: bool = False  # and each gets its part of a GPU's threads, in proportion to its memory
     checkpoint_directory: str = ""  # shared with the other nodes; empty = below the state directory, not shared
     address: str = ""  # at which other nodes reach this one; empty = that of the interface to the scheduler
     peer_port: int = 0  # at which other agents reach this one; 0 = any, the same after a restart if it is free
@@ -111,6 +113,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         for vendor in (self.vendor, *(part.vendor or self.vendor for part in self.types.values())):
             if vendor not in VARIABLES:
                 raise InvalidInput(f"vendor must be one of {', '.join(VARIABLES)}, got {vendor[:80]!r}")
+        if self.mps and self.switches_accounts:
+            text = "mps must be false where jobs run as their owners: the service is for one account, got true"
+            raise InvalidInput(text)
         if not self.state_directory:
             raise InvalidInput("state_directory must be a path, for example /var/lib/gavel-node, got ''")
         if self.private_tmp:

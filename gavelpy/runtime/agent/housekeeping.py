@@ -13,9 +13,11 @@ from typing import Final
 
 from gavelpy.runtime.agent import gpu_processes
 from gavelpy.runtime.agent.config import NodeConfig
+from gavelpy.runtime.agent.gpus import Gpus
 from gavelpy.runtime.agent.leases.job_directory import remove_discarded
 from gavelpy.runtime.agent.leases.registry import LeaseRegistry
 from gavelpy.runtime.agent.leases.retention import prune
+from gavelpy.runtime.agent.mps import Mps
 from gavelpy.runtime.checkpoint_directory import shortage
 from gavelpy.runtime.shim.processes import reap_adopted
 
@@ -35,18 +37,21 @@ class Housekeeping:
     def __init__(
         self,
         config: NodeConfig,
+        gpus: Gpus,
         registry: LeaseRegistry,
         registries: list[LeaseRegistry],
         changed: Callable[[], None],
     ) -> None:
         self._config, self._registry, self._registries, self._changed = config, registry, registries, changed
         registries.append(registry)
+        self.mps = Mps(config, gpus, changed)
         self.pruning = asyncio.Lock()  # held while old logs are removed
         self.shortage = ""  # of disk space in the state directory, as a message; empty = none
 
     async def run(self) -> None:
         """Does all of this until it is cancelled."""
-        await asyncio.gather(self._keep_pruning(), self._keep_checking_disk(), self._keep_measuring())
+        watching = self.mps.keep_watching()
+        await asyncio.gather(self._keep_pruning(), self._keep_checking_disk(), self._keep_measuring(), watching)
 
     async def _keep_pruning(self) -> None:
         """Removes the logs of leases that ended long ago."""
@@ -81,6 +86,16 @@ class Housekeeping:
             used = await asyncio.to_thread(gpu_processes.measured, tool, list(shims)) if shims else {}
             for shim, gib in used.items():
                 shims[shim].gpu_memory_gib = max(gib, shims[shim].gpu_memory_gib)
+
+    async def started_mps(self) -> Mps:
+        """The Multi-Process Service, after an attempt to start it if it is configured."""
+        await asyncio.to_thread(self.mps.start)
+        return self.mps
+
+    def close(self) -> None:
+        """Stops what no lease needs any more. Blocks for seconds."""
+        if all(folder.is_over for folder in self._registry.folders):
+            self.mps.stop()
 
     async def check_disk(self) -> None:
         """Updates `shortage`."""

@@ -19,6 +19,7 @@ from gavelpy.runtime.shim import cgroups
 
 _PROC = Path("/proc")
 _GONE = frozenset("ZXx")
+_SERVICES = (b"nvidia-cuda-mps-control", b"nvidia-cuda-mps-server")  # of the agent, also after it adopted them
 _OURS = f"{Path(__file__).parents[1]}/".encode()  # shims, and helpers that are run by their path
 _PR_SET_CHILD_SUBREAPER = 36
 _adopting: set[int] = set()  # the id of this process if it adopts orphans
@@ -170,8 +171,14 @@ def _adopted(found: Sequence[ProcessFacts], state: ShimState) -> set[int]:
         return set()
     me, session = os.getpid(), os.getsid(0)
     near = [facts.process for facts in found if facts.parent == me and facts.session != session]
-    adopted = [process for process in near if not any(part.startswith(_OURS) for part in arguments(process))]
+    adopted = [process for process in near if not _is_of_agent(arguments(process))]
     return _below(found, adopted) | set(adopted)
+
+
+def _is_of_agent(words: Sequence[bytes]) -> bool:
+    """Whether this is the command line of a shim, a helper or a service of the agent."""
+    is_service = any(word.rpartition(b"/")[2] in _SERVICES for word in words[:2])
+    return is_service or any(word.startswith(_OURS) for word in words)
 
 
 def _below(found: Sequence[ProcessFacts], roots: Sequence[int]) -> set[int]:

@@ -199,6 +199,7 @@ class ConnectRequest(_message.Message):
     OBEYED_FIELD_NUMBER: _builtins.int
     VIEW_EPOCH_FIELD_NUMBER: _builtins.int
     VIEW_UNREACHED_FIELD_NUMBER: _builtins.int
+    GPU_SHARING_FIELD_NUMBER: _builtins.int
     CHECKPOINTS_FIELD_NUMBER: _builtins.int
     PEERS_FIELD_NUMBER: _builtins.int
     ENDED_FIELD_NUMBER: _builtins.int
@@ -216,6 +217,8 @@ class ConnectRequest(_message.Message):
     """of the view it holds; 0 = none"""
     view_unreached: _builtins.int
     """members of that view that did not answer this agent lately"""
+    gpu_sharing: _builtins.str
+    """how jobs share GPUs: "mps", or "time-slicing: " and why; empty = time-slicing, as wanted"""
     @_builtins.property
     def node(self) -> Global___Node:
         """in the first message"""
@@ -246,13 +249,14 @@ class ConnectRequest(_message.Message):
         obeyed: _builtins.int = ...,
         view_epoch: _builtins.int = ...,
         view_unreached: _builtins.int = ...,
+        gpu_sharing: _builtins.str = ...,
         checkpoints: Global___CheckpointSight | None = ...,
         peers: _abc.Iterable[Global___PeerSight] | None = ...,
         ended: _abc.Iterable[Global___HostProcess] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoints", b"checkpoints", "node", b"node"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoints", b"checkpoints", "clock_s", b"clock_s", "draining", b"draining", "ended", b"ended", "leases", b"leases", "node", b"node", "obeyed", b"obeyed", "peers", b"peers", "sequence", b"sequence", "trouble", b"trouble", "view_epoch", b"view_epoch", "view_unreached", b"view_unreached"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoints", b"checkpoints", "clock_s", b"clock_s", "draining", b"draining", "ended", b"ended", "gpu_sharing", b"gpu_sharing", "leases", b"leases", "node", b"node", "obeyed", b"obeyed", "peers", b"peers", "sequence", b"sequence", "trouble", b"trouble", "view_epoch", b"view_epoch", "view_unreached", b"view_unreached"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -797,6 +801,8 @@ class Launch(_message.Message):
     INTERACTIVE_FIELD_NUMBER: _builtins.int
     CPUS_PER_GPU_FIELD_NUMBER: _builtins.int
     MEMORY_GIB_PER_GPU_FIELD_NUMBER: _builtins.int
+    GPU_MEMORY_GIB_FIELD_NUMBER: _builtins.int
+    GPU_MEMORY_SHARE_FIELD_NUMBER: _builtins.int
     BESIDE_JOB_FIELD_NUMBER: _builtins.int
     SECRETS_FIELD_NUMBER: _builtins.int
     SIZES_FIELD_NUMBER: _builtins.int
@@ -851,6 +857,10 @@ class Launch(_message.Message):
     cpus_per_gpu: _builtins.float
     """CPU cores that it may use for each of its GPUs here; 0 = no limit; the same of the memory"""
     memory_gib_per_gpu: _builtins.float
+    gpu_memory_gib: _builtins.float
+    """that the job needs of each GPU; 0 = not known"""
+    gpu_memory_share: _builtins.float
+    """of a GPU's memory; 0 = not known"""
     beside_job: _builtins.int
     """the job with which this one shares its GPUs; none = it has them alone"""
     @_builtins.property
@@ -906,13 +916,15 @@ class Launch(_message.Message):
         interactive: _builtins.bool = ...,
         cpus_per_gpu: _builtins.float = ...,
         memory_gib_per_gpu: _builtins.float = ...,
+        gpu_memory_gib: _builtins.float = ...,
+        gpu_memory_share: _builtins.float = ...,
         beside_job: _builtins.int | None = ...,
         secrets: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         sizes: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_beside_job", b"_beside_job", "beside_job", b"beside_job", "software", b"software"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_beside_job", b"_beside_job", "beside_job", b"beside_job", "checkpoint_directory_id", b"checkpoint_directory_id", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "cpus_per_gpu", b"cpus_per_gpu", "environment", b"environment", "finish_grace_s", b"finish_grace_s", "first_rank", b"first_rank", "gpu_type", b"gpu_type", "gpus", b"gpus", "grace_s", b"grace_s", "interactive", b"interactive", "job_name", b"job_name", "memory_gib_per_gpu", b"memory_gib_per_gpu", "node_count", b"node_count", "node_rank", b"node_rank", "one_process_a_node", b"one_process_a_node", "owner", b"owner", "rate_steps_per_s", b"rate_steps_per_s", "rendezvous_address", b"rendezvous_address", "rendezvous_port", b"rendezvous_port", "restart_count", b"restart_count", "resume_lease", b"resume_lease", "resume_steps", b"resume_steps", "round", b"round", "secrets", b"secrets", "sizes", b"sizes", "software", b"software", "stall_s", b"stall_s", "steps_done", b"steps_done", "steps_max", b"steps_max", "steps_total", b"steps_total", "time_left_s", b"time_left_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "working_directory", b"working_directory", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_beside_job", b"_beside_job", "beside_job", b"beside_job", "checkpoint_directory_id", b"checkpoint_directory_id", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "cpus_per_gpu", b"cpus_per_gpu", "environment", b"environment", "finish_grace_s", b"finish_grace_s", "first_rank", b"first_rank", "gpu_memory_gib", b"gpu_memory_gib", "gpu_memory_share", b"gpu_memory_share", "gpu_type", b"gpu_type", "gpus", b"gpus", "grace_s", b"grace_s", "interactive", b"interactive", "job_name", b"job_name", "memory_gib_per_gpu", b"memory_gib_per_gpu", "node_count", b"node_count", "node_rank", b"node_rank", "one_process_a_node", b"one_process_a_node", "owner", b"owner", "rate_steps_per_s", b"rate_steps_per_s", "rendezvous_address", b"rendezvous_address", "rendezvous_port", b"rendezvous_port", "restart_count", b"restart_count", "resume_lease", b"resume_lease", "resume_steps", b"resume_steps", "round", b"round", "secrets", b"secrets", "sizes", b"sizes", "software", b"software", "stall_s", b"stall_s", "steps_done", b"steps_done", "steps_max", b"steps_max", "steps_total", b"steps_total", "time_left_s", b"time_left_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "working_directory", b"working_directory", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__beside_job: _TypeAlias = _typing.Literal["beside_job"]  # noqa: Y015
     _WhichOneofArgType__beside_job: _TypeAlias = _typing.Literal["_beside_job", b"_beside_job"]  # noqa: Y015

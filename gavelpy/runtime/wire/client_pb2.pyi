@@ -1482,6 +1482,7 @@ class NodeStatus(_message.Message):
     CPUS_IN_USE_FIELD_NUMBER: _builtins.int
     MEMORY_GIB_FIELD_NUMBER: _builtins.int
     MEMORY_GIB_IN_USE_FIELD_NUMBER: _builtins.int
+    GPU_SHARING_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     state: _builtins.str
     """up, reserved, silent, draining, drained, lost"""
@@ -1509,6 +1510,8 @@ class NodeStatus(_message.Message):
     """that jobs with leases declared"""
     memory_gib: _builtins.float
     memory_gib_in_use: _builtins.float
+    gpu_sharing: _builtins.str
+    """how jobs share GPUs: "mps", or "time-slicing: " and why mps is not there; empty = time-slicing"""
     @_builtins.property
     def jobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -1534,10 +1537,11 @@ class NodeStatus(_message.Message):
         cpus_in_use: _builtins.float = ...,
         memory_gib: _builtins.float = ...,
         memory_gib_in_use: _builtins.float = ...,
+        gpu_sharing: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_version", b"agent_version", "checkpoint_directory_id", b"checkpoint_directory_id", "checkpoints", b"checkpoints", "checkpoints_age_s", b"checkpoints_age_s", "containment", b"containment", "cpus", b"cpus", "cpus_in_use", b"cpus_in_use", "detail", b"detail", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "gpus_in_use", b"gpus_in_use", "heartbeat_age_s", b"heartbeat_age_s", "images", b"images", "jobs", b"jobs", "memory_gib", b"memory_gib", "memory_gib_in_use", b"memory_gib_in_use", "node_id", b"node_id", "sees_checkpoints", b"sees_checkpoints", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_version", b"agent_version", "checkpoint_directory_id", b"checkpoint_directory_id", "checkpoints", b"checkpoints", "checkpoints_age_s", b"checkpoints_age_s", "containment", b"containment", "cpus", b"cpus", "cpus_in_use", b"cpus_in_use", "detail", b"detail", "gpu_count", b"gpu_count", "gpu_sharing", b"gpu_sharing", "gpu_type", b"gpu_type", "gpus_in_use", b"gpus_in_use", "heartbeat_age_s", b"heartbeat_age_s", "images", b"images", "jobs", b"jobs", "memory_gib", b"memory_gib", "memory_gib_in_use", b"memory_gib_in_use", "node_id", b"node_id", "sees_checkpoints", b"sees_checkpoints", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

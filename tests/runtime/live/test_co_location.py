@@ -10,6 +10,7 @@ import pytest
 
 from gavelpy.runtime.local_cluster import LocalNode
 from gavelpy.runtime.wire import client_pb2 as pb
+from tests.runtime.agent import fake_mps
 from tests.runtime.live import evidence
 from tests.runtime.live.faults import witnesses
 from tests.runtime.live.stage import Stage, StartStage
@@ -44,6 +45,11 @@ def packed(start: StartStage, tmp_path: Path, **mechanism: object) -> Stage:
 
 def submit(stage: Stage, name: str, steps: float, gib: float) -> int:
     return stage.submit_witness(name, steps, V100, job_type="small", gpu_memory_gib=gib)
+
+
+def shared_by(stage: Stage) -> list[tuple[evidence.Stay, evidence.Stay]]:
+    """The stays of different jobs on one GPU so far."""
+    return evidence.shared_gpus(evidence.stays(evidence.read(stage.witnessed)))
 
 
 def process_of(stage: Stage, job: int) -> int:
@@ -83,6 +89,31 @@ def test_two_jobs_that_fit_share_a_gpu_and_a_third_waits(start: StartStage, tmp_
 
 
 @pytest.mark.slow
+def test_jobs_that_share_a_gpu_use_mps_until_its_daemon_ends(
+    start: StartStage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_mps.written(tmp_path / "bin" / "nvidia-cuda-mps-control")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    (tmp_path / "node.toml").write_text("[node]\nmps = true\nmps_divides_threads = true\n")
+    monkeypatch.setenv("GAVEL_NODE_CONFIG", str(tmp_path / "node.toml"))
+    stage = packed(start, tmp_path, round_s=4.0)
+
+    jobs = [submit(stage, name, 1e6, 8.0) for name in ("one", "two")]
+    stage.wait(lambda: list(stage.job(jobs[0]).co_located_with) == [jobs[1]], "both share the GPU")
+    saved = [stage.wait_saved(job) for job in jobs]
+    environments = [Path(f"/proc/{process_of(stage, job)}/environ").read_text().split("\0") for job in jobs]
+    sharing = stage.node("n0").gpu_sharing
+    os.kill(fake_mps.daemon_of(stage.cluster.directory / "n0"), signal.SIGKILL)
+    stage.wait(lambda: stage.node("n0").gpu_sharing != "mps", "the node reports the end of the daemon")
+
+    wanted = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8192M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50"}
+    assert all(wanted <= set(environment) for environment in environments)
+    assert sharing == "mps"
+    assert stage.node("n0").gpu_sharing == "time-slicing: nvidia-cuda-mps-control has ended"
+    assert [stage.job(job).lease for job in jobs] == [job.lease for job in saved]
+
+
+@pytest.mark.slow
 def test_jobs_that_declared_nothing_share_a_gpu_once_both_were_measured_alone(
     start: StartStage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,10 +125,10 @@ def test_jobs_that_declared_nothing_share_a_gpu_once_both_were_measured_alone(
     stage = packed(start, tmp_path, round_s=4.0, packing_measured=True)
 
     jobs = [submit(stage, name, 1e6, 0.0) for name in ("one", "two")]
-    stage.wait(lambda: list(stage.job(jobs[0]).co_located_with) == [jobs[1]], "both share the GPU")
+    stage.wait(lambda: bool(shared_by(stage)), "both share the GPU")
 
     lines = evidence.read(stage.witnessed)
-    shared_s = min(late.first_s for _, late in evidence.shared_gpus(evidence.stays(lines)))
+    shared_s = min(late.first_s for _, late in shared_by(stage))
     notes = [list(stage.explained(job).notes) for job in jobs]
     assert all("has used 5.0 GiB of GPU memory; it declared none (--gpu-memory)" in texts for texts in notes)
     assert {line.job for line in lines if line.at_s < shared_s} == set(jobs), "each ran alone before"

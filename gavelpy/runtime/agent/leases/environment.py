@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.accounts import NO_ACCOUNT, Account, environment_of
@@ -29,6 +29,14 @@ _FROM_ACCOUNT: Final = ("HOME", "TMPDIR", "VIRTUAL_ENV")  # the agent's, unless 
 _BASE: Final = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
 
 
+class MpsVariables(Protocol):
+    """NVIDIA's Multi-Process Service on this node, which may end at any time."""
+
+    def variables(self, assignment: NodeAssignment) -> dict[str, str]:
+        """The variables with which the programs of a lease use it."""
+        ...
+
+
 @dataclass(frozen=True)
 class NodeEnvironment:
     """The part that is the same for all jobs of a node."""
@@ -46,10 +54,16 @@ class NodeEnvironment:
     private_tmp: bool = False
     hide_processes: bool = False
     images: ImageRules = field(default_factory=ImageRules)
+    mps: MpsVariables | None = None  # of jobs that share GPUs; None = they are sliced in time
 
 
 def node_environment_of(
-    config: NodeConfig, gpus: Gpus, containment: Containment, images: ImageRules, job_service: str
+    config: NodeConfig,
+    gpus: Gpus,
+    containment: Containment,
+    images: ImageRules,
+    job_service: str,
+    mps: MpsVariables | None = None,
 ) -> NodeEnvironment:
     """The environment that this node's jobs share."""
     return NodeEnvironment(
@@ -66,6 +80,7 @@ def node_environment_of(
         private_tmp=config.private_tmp,
         hide_processes=config.mounts_proc,
         images=images,
+        mps=mps,
     )
 
 
@@ -161,7 +176,8 @@ def job_environment(assignment: NodeAssignment, lease: LeaseContext, node: NodeE
         activated = {"PYTHONUNBUFFERED": "1", **_threads(assignment), **own}
     else:
         activated = assignment.software.activate({**_BASE, **inherited, **_threads(assignment), **own})
-    return {**activated, **_torch(assignment, lease, node), **_gavel(assignment, lease, node)}
+    shared = node.mps.variables(assignment) if node.mps is not None else {}
+    return {**activated, **shared, **_torch(assignment, lease, node), **_gavel(assignment, lease, node)}
 
 
 def _needs(assignment: NodeAssignment) -> JobNeeds:

@@ -68,6 +68,8 @@ class NodeAssignment:
     cpus_per_gpu: float = 0.0
     memory_gib_per_gpu: float = 0.0
     sizes: tuple[int, ...] = ()  # all numbers of GPUs on which the job may run; empty = always as many as now
+    gpu_memory_gib: float = 0.0  # of each GPU, which it may share; 0 = not known
+    gpu_memory_share: float = 0.0  # the same of a GPU's memory; 0 = not known
 
     @property
     def needs(self) -> tuple[float, float]:
@@ -123,7 +125,7 @@ def _software(given: software_pb2.Software) -> Software:
 def _check_numbers(launch: agent_pb2.Launch) -> None:
     floats = ("steps_total", "steps_done", "rate_steps_per_s", "resume_steps", "grace_s", "warning_s", "finish_grace_s")
     others = ("checkpoint_every_s", "steps_max", "time_left_s", "stall_s", "cpus_per_gpu", "memory_gib_per_gpu")
-    for name in (*floats, *others):
+    for name in (*floats, *others, "gpu_memory_gib", "gpu_memory_share"):
         value = getattr(launch, name)
         if not math.isfinite(value) or not 0 <= value <= 1e15:
             raise RemoteViolation(f"{name} must be in [0, 1e15], got {value!r}")

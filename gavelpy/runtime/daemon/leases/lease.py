@@ -8,7 +8,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from gavelpy.mechanism import sizes
+from gavelpy.mechanism import gpu_memory, sizes
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import FailureClass, LeaseStarted, Outcome
 from gavelpy.mechanism.failures import WORDS, time_left_s
@@ -79,6 +79,8 @@ class Start:
     time_left_s: float = 0.0  # running time until the job's time limit; 0 = no limit
     directory: str = ""  # id of the checkpoint directory that the lease writes to; empty = not known
     beside_job: int = -1  # the co-located job; -1 = none
+    gpu_memory_gib: float = 0.0  # that the job needs of each GPU; 0 = not known
+    gpu_memory_share: float = 0.0  # of a GPU's memory; 0 = not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +230,7 @@ def lease_of(core: SchedulerCore, number: int, job: int, gpus: Ints, until_s: fl
 def start_of(core: SchedulerCore, lease: Lease, part: Part) -> Start:
     """How a node starts its part of a lease."""
     first = next(iter(lease.parts.values()))
+    memory_gib, memory_share = gpu_memory.need_on(core.jobs, lease.job, lease.gpu_type, core.settings)
     return Start(
         gpus=part.gpus,
         gpu_type=lease.gpu_type,
@@ -245,6 +248,8 @@ def start_of(core: SchedulerCore, lease: Lease, part: Part) -> Start:
         time_left_s=time_left_s(core.jobs.by_serial, lease.job),
         directory=directory_of(core, lease),
         beside_job=partner_of(core, lease.job, lease.lease)[0],
+        gpu_memory_gib=memory_gib,
+        gpu_memory_share=memory_share,
     )
 
 

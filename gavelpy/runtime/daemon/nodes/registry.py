@@ -137,6 +137,7 @@ class Node:
     received_at_s: float = 0.0  # the scheduler's clock at its arrival
     is_draining: bool = False  # as its agent reports
     trouble: str = ""  # why it cannot execute orders, as its agent reports
+    gpu_sharing: str = ""  # how jobs share GPUs, as its agent reports
     unreached: int = 0  # number of agents that it cannot reach, as it reports
     reported_directory: ReportedDirectory = ReportedDirectory()
     is_ready: bool = False  # the core has its leases, so it may receive orders

@@ -108,6 +108,7 @@ class NodeStatus:
     detail: str
     containment: str
     images: str
+    gpu_sharing: str  # mps, or time-slicing and why; empty = time-slicing
     cpus: float  # CPU cores that jobs may use, 0 = not known
     cpus_in_use: float  # that jobs with leases declared
     memory_gib: float
@@ -229,6 +230,7 @@ class ClusterQueries:
             ),
             containment=node.hello.containment if node is not None else "",
             images=node.hello.images if node is not None else "",
+            gpu_sharing=node.gpu_sharing if node is not None else "",
             **self._amounts(row, held, pool.beside[here]),
         )
 

@@ -152,11 +152,18 @@ def clock_of(message: agent_pb2.ConnectRequest) -> float:
 
 def trouble_of(message: agent_pb2.ConnectRequest) -> str:
     """Why a node cannot execute its orders; raises RemoteViolation."""
-    if len(message.trouble) > DETAIL_MAX or not message.trouble.isprintable():
-        raise RemoteViolation(
-            f"trouble must be at most {DETAIL_MAX} printable characters, got {message.trouble[:80]!r}"
-        )
-    return message.trouble
+    return _text("trouble", message.trouble)
+
+
+def gpu_sharing_of(message: agent_pb2.ConnectRequest) -> str:
+    """How jobs share GPUs on a node; raises RemoteViolation."""
+    return _text("gpu_sharing", message.gpu_sharing)
+
+
+def _text(name: str, text: str) -> str:
+    if len(text) > DETAIL_MAX or not text.isprintable():
+        raise RemoteViolation(f"{name} must be at most {DETAIL_MAX} printable characters, got {text[:80]!r}")
+    return text
 
 
 def reported_directory_of(message: agent_pb2.ConnectRequest) -> ReportedDirectory:
@@ -249,6 +256,8 @@ def order_message(
                 checkpoint_directory_id=start.directory,
                 software=software_pb2.Software(**vars(spec.software)),
                 interactive=spec.kind is JobKind.INTERACTIVE,
+                gpu_memory_gib=start.gpu_memory_gib,
+                gpu_memory_share=start.gpu_memory_share,
                 beside_job=None if start.beside_job < 0 else start.beside_job,
                 sizes=spec.sizes if len(spec.sizes) > 1 else (),
             )

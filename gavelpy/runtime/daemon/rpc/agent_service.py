@@ -110,10 +110,11 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         )
         reported_directory = agent_messages.reported_directory_of(message)
         peers, ended = agent_messages.reported_peers_of(message), agent_messages.ended_neighbors_of(message)
+        gpu_sharing = agent_messages.gpu_sharing_of(message)
         stream.sequence = message.sequence
         now_s = self._scheduler.now_s()
         node.clock_s, node.received_at_s, node.is_draining = clock_s, now_s, message.draining
-        node.unreached = message.view_unreached
+        node.unreached, node.gpu_sharing = message.view_unreached, gpu_sharing
         self._execution.quorum_views.acknowledged(node.node_id, message.obeyed, message.view_epoch)
         if trouble != node.trouble:
             logger.warning("trouble on a node", extra={"node_id": node.node_id, "detail": trouble or "over"})
