@@ -87,6 +87,7 @@ RESOURCED = 12  # CPU cores and memory of nodes, and those that jobs need
 SIZED = 12  # jobs with several sizes: of a job, of an allocation, of estimated rates
 QUOTED = 12  # settings: quotas and guaranteed GPUs of teams
 PEERED = 13  # of an unreachable node: what other agents found
+VALUED = 13  # jobs that state what their end is worth
 CHOSEN = 13  # an allocation that names the configurations of the next round
 MEASURED = 13  # the GPU memory that jobs use; settings: whether it counts as declared
 NEWEST = 13
@@ -94,7 +95,7 @@ OLDEST = 1  # that can be read
 _LATER = {  # newest version of an event, if above VERSION
     "AllocationSolved": CHOSEN,
     "ThroughputEstimated": SIZED,
-    "JobSubmitted": SIZED,
+    "JobSubmitted": VALUED,
     "JobsArchived": ARCHIVED,
     "JobsHeld": ORDERED,
     "ReservationAdded": BOOKED,
@@ -187,6 +188,7 @@ _LATER_OF_JOBS = {  # a job without them needs no version
     "memory_gib_per_gpu": RESOURCED,
     "sizes": SIZED,
     "rates_by_size": SIZED,
+    "completion_value": VALUED,
     "hold": ORDERED,
     "begin_at_s": ORDERED,
     "begin_s": ORDERED,

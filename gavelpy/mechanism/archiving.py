@@ -102,7 +102,17 @@ def _keep(jobs: JobTable, rows: Ints, new: Ints) -> None:
     jobs.specs = [jobs.specs[row] for row in rows.tolist()]
     at = new.tolist()
     jobs.serial_of = {job: at[row] for job, row in jobs.serial_of.items() if at[row] >= 0}
-    for kept in ("gang_gpus", "stopping_gangs", "lost_leases", "loss_nodes", "limited", "featured", "needs", "booked"):
+    for kept in (
+        "gang_gpus",
+        "stopping_gangs",
+        "lost_leases",
+        "loss_nodes",
+        "limited",
+        "featured",
+        "needs",
+        "booked",
+        "valued",
+    ):
         setattr(jobs, kept, {at[row]: value for row, value in getattr(jobs, kept).items()})
     jobs.sizes = {at[row]: value for row, value in jobs.sizes.items() if at[row] >= 0}
     jobs.measured_gib = {at[row]: gib for row, gib in jobs.measured_gib.items() if at[row] >= 0}

@@ -14,6 +14,7 @@ from gavelpy.mechanism.lifecycle import LAST_ALIVE, JobFact, JobState, Resumes, 
 from gavelpy.mechanism.node_resources import needs_of
 from gavelpy.mechanism.sizes import JobSizes
 from gavelpy.model.arrays import Bools, Floats, Ints
+from gavelpy.model.completion_value import CompletionValue
 from gavelpy.model.job import JobId, JobSpec, lost_spec
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ class JobTable:
         self.limited: dict[int, None] = {}  # unfinished jobs with a choice of nodes, in order; see node_sets
         self.featured: dict[int, tuple[str, ...]] = {}  # what unfinished jobs need of agents, if anything; in order
         self.needs: dict[int, tuple[int, int]] = {}  # of unfinished jobs that declare any; see node_resources
+        self.valued: dict[int, tuple[float, ...]] = {}  # what the end of unfinished jobs is worth, if it is stated
         self.booked: dict[int, str] = {}  # reservations of unfinished jobs that run within one only; see windows
         self.ended_blockers: list[int] = []  # of those with dependents, that are over since they were looked at
         self.entities: list[str] = []
@@ -169,6 +171,8 @@ class JobTable:
             self.featured[row] = features
         if needs := needs_of(spec):
             self.needs[row] = needs
+        if spec.completion_value:
+            self.valued[row] = CompletionValue.parse(spec.completion_value).row
         self.part[row] = -1 if spec.reservation else 0
         if spec.reservation:
             self.booked[row] = spec.reservation
@@ -234,7 +238,15 @@ class JobTable:
             self._active = self._leased = None
             if self.dependents:
                 self.ended_blockers += [row for row in rows.tolist() if row in self.dependents]
-            for kept in (self.limited, self.featured, self.needs, self.booked, self.lost_leases, self.loss_nodes):
+            for kept in (
+                self.limited,
+                self.featured,
+                self.needs,
+                self.booked,
+                self.valued,
+                self.lost_leases,
+                self.loss_nodes,
+            ):
                 for row in rows.tolist() if kept else ():
                     kept.pop(row, None)
 

@@ -26,6 +26,7 @@ from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.teams import Team, entities_of
 from gavelpy.mechanism.windows import OUTSIDE
 from gavelpy.model.arrays import Bools, Floats, Ints
+from gavelpy.model.completion_value import COLUMNS
 from gavelpy.model.job import JobId
 from gavelpy.model.problem import GPUS, THOUSANDTHS, AllocationProblem, Entity
 
@@ -341,11 +342,20 @@ def problem_of(
         job_type=found.job_type,
         owner=found.owner,
         restart_s=found.restart_s,
+        completion_value=_values_of(jobs, rows),
         job_types=tuple(jobs.job_types),
         owners=tuple(jobs.owners),
         entities=entities,
         memory=memory,
     )
+
+
+def _values_of(jobs: JobTable, rows: Ints) -> Floats:
+    """What the ends of these jobs are worth, (K, 4)."""
+    found = np.zeros((len(rows), COLUMNS))
+    for k in np.flatnonzero(np.isin(rows, list(jobs.valued))).tolist() if jobs.valued else ():
+        found[k] = jobs.valued[int(rows[k])]
+    return found
 
 
 def _sizes_of_problem(jobs: JobTable, pool: GpuPool, rows: Ints, exempt: NonPreemptible) -> SizesOfJobs | None:

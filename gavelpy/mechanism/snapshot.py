@@ -28,6 +28,7 @@ from gavelpy.mechanism.sizes import JobSizes
 from gavelpy.mechanism.snapshot_versions import upgraded
 from gavelpy.mechanism.windows import Window
 from gavelpy.model.arrays import Ints
+from gavelpy.model.completion_value import CompletionValue
 from gavelpy.model.job import JobId, JobSpec, NodeId
 from gavelpy.model.restored_jobs import restored_specs
 
@@ -201,6 +202,9 @@ def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
     jobs.limited = {row: None for row in jobs.active.tolist() if jobs.specs[row].is_limited}
     jobs.featured = {row: needed for row in jobs.active.tolist() if (needed := jobs.specs[row].features)}
     jobs.needs = {row: needs for row in jobs.active.tolist() if (needs := needs_of(jobs.specs[row]))}
+    for row in jobs.active.tolist():
+        if text := jobs.specs[row].completion_value:
+            jobs.valued[row] = CompletionValue.parse(text).row
     for row in np.flatnonzero(jobs.unmet[: jobs.count] > 0).tolist():
         for other in eligibility.unmet(jobs, row):
             jobs.dependents.setdefault(other, []).append(row)

@@ -14,6 +14,7 @@ import numpy as np
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import VALUE_MAX, Floats, floats, index_of, require
+from gavelpy.model.completion_value import CompletionValue
 from gavelpy.model.job_sizes import RatesBySize, checked_rates, checked_sizes
 from gavelpy.model.notify import NO_NOTIFICATIONS, Notify
 from gavelpy.model.software import OF_NODE, Software
@@ -88,6 +89,7 @@ class JobSpec:
     memory_gib_per_gpu: float = 0.0  # memory of the node, likewise
     sizes: tuple[int, ...] = ()  # all numbers of GPUs on which it can run, ascending; empty = on `gpus` only
     rates_by_size: RatesBySize = field(default_factory=dict)  # of the sizes other than `gpus`; without: estimated
+    completion_value: str = ""  # what its end is worth by its time (model.completion_value); empty = not stated
 
     def __post_init__(self) -> None:
         self._check_id()
@@ -100,6 +102,8 @@ class JobSpec:
         if not self.deadline_s > 0:  # infinite = none
             raise InvalidInput(f"deadline_s of job {self.id!r} must be > 0, got {self.deadline_s!r}")
         self._check_rates()
+        if self.completion_value:
+            CompletionValue.parse(self.completion_value)
         if self.kind is JobKind.SERVICE:
             raise InvalidInput(f"kind of job {self.id!r} must be 'batch' or 'interactive', got {self.kind!r}")
         if self.kind is JobKind.INTERACTIVE and not self.one_process_a_node:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from gavelpy.errors import InvalidInput
 from gavelpy.model import configurations
 from gavelpy.model.arrays import Bools, Floats, Ints, floats, require, spread
+from gavelpy.model.completion_value import rows_of
 from gavelpy.model.configurations import THOUSANDTHS, Size
 from gavelpy.model.job import JobId
 from gavelpy.model.problem_arrays import GPUS, Entity, EntityPolicy, ProblemArrays
@@ -63,6 +64,7 @@ class AllocationProblem(ProblemArrays):
         job_type: Sequence[str] = (),  # J names, "" = none; empty = none of all jobs; the same of owners
         owner: Sequence[str] = (),
         restart_s: npt.ArrayLike = 0.0,
+        completion_value: Sequence[str] = (),  # J texts, "" = none; empty = none of all jobs
         memory: bytes = b"",
         resources: Mapping[str, npt.ArrayLike] = MappingProxyType({}),  # (T,) by name, of the nodes of each type
         demand: Mapping[str, npt.ArrayLike] = MappingProxyType({}),  # (J,) or one number, by name
@@ -81,7 +83,6 @@ class AllocationProblem(ProblemArrays):
         (('gpu', 'cpu'), [[2000, 24000]])
         """
         J, T = len(job_ids), len(gpu_types)
-
         counts, gpus_asked = floats("gpu_counts", gpu_counts, (T,)), floats("gpus", spread("gpus", gpus, (J,)), (J,))
         require("gpu_counts", counts, np.isfinite(counts) & (counts >= 0), "finite and >= 0")
         require("gpus", gpus_asked, np.isfinite(gpus_asked) & (gpus_asked > 0), "finite and > 0")
@@ -99,6 +100,7 @@ class AllocationProblem(ProblemArrays):
         }
         columns: dict[str, Any] = {name: spread(name, values, (J,)) for name, values in per_job.items()}
         columns |= _numbered("job_type", job_type) | _numbered("owner", owner)
+        columns |= {"completion_value": rows_of(completion_value), "memory": memory}
         return cls(
             job_ids=tuple(JobId(i) for i in job_ids),
             gpu_types=tuple(gpu_types),
@@ -111,7 +113,6 @@ class AllocationProblem(ProblemArrays):
             gpus_asked=gpus_asked,
             price_usd_per_gpu_h=spread("price_usd_per_gpu_h", price_usd_per_gpu_h, (T,)),
             entities=tuple(entities),
-            memory=memory,
             **columns,
         )
 

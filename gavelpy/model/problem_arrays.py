@@ -13,6 +13,7 @@ import numpy as np
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import VALUE_MAX, Floats, Ints, floats, index_of, ints, require
+from gavelpy.model.completion_value import COLUMNS
 from gavelpy.model.job import JobId
 
 GPUS = "gpu"  # name of the first resource
@@ -72,6 +73,7 @@ class ProblemArrays:
     job_types: tuple[str, ...] = ()
     owners: tuple[str, ...] = ()
     team_rows: int = 0  # how many of the last resources are limits of teams (`team_limits`)
+    completion_value: Floats = field(default_factory=lambda: np.zeros(0))  # (J, 4) rows of `model.completion_value`
     plan: tuple[str, ...] = ()  # C texts that a configuration's job receives (`Size.plan`); empty = none
 
     def __post_init__(self) -> None:
@@ -84,6 +86,8 @@ class ProblemArrays:
         for name, nothing in (("job_type", -1), ("owner", -1), ("restart_s", 0.0)):
             if not np.size(getattr(self, name)):
                 object.__setattr__(self, name, np.full(J, nothing))
+        if not np.size(self.completion_value):
+            object.__setattr__(self, "completion_value", np.zeros((J, COLUMNS)))
         shapes: dict[str, tuple[int, ...]] = {
             "capacity": (T, R),
             "demand": (C, R),
@@ -108,6 +112,7 @@ class ProblemArrays:
             "restart_s",
         )
         shapes = {"member_rate_steps_per_s": (M, T), "price_usd_per_gpu_h": (T,)} | dict.fromkeys(per_job, (J,))
+        shapes["completion_value"] = (J, COLUMNS)
         for name, shape in shapes.items():
             object.__setattr__(self, name, floats(name, getattr(self, name), shape))
         self._check_values()
@@ -123,6 +128,7 @@ class ProblemArrays:
         positive = ("gpus_asked", "weight", "steps_remaining", "steps_total")
         self._require_all(positive, SMALLEST, VALUE_MAX, f"> 0 and at most {VALUE_MAX:g}")
         self._require_all(("member_rate_steps_per_s",), 0, VALUE_MAX, f"in [0, {VALUE_MAX:g}]")
+        self._require_all(("completion_value",), 0, VALUE_MAX, f"in [0, {VALUE_MAX:g}]")
         times = ("price_usd_per_gpu_h", "age_s", "isolated_s", "attained_gpu_s", "restart_s")
         self._require_all(times, 0, np.finfo(np.float64).max, "finite and >= 0")
         self._require_all(("deadline_s",), -np.inf, np.inf, "a number, or infinite for none")

@@ -112,6 +112,7 @@ class ProblemInput(StrEnum):
     JOB_TYPE = "job_type"
     OWNER = "owner"
     RESTART = "restart_s"
+    COMPLETION_VALUE = "completion_value"
 
     @property
     def in_words(self) -> str:
@@ -160,11 +161,12 @@ _IN_WORDS = {
     ProblemInput.JOB_TYPE: "job types",
     ProblemInput.OWNER: "owners",
     ProblemInput.RESTART: "restart times",
+    ProblemInput.COMPLETION_VALUE: "values of completion",
 }
 # What users request. The others are the state of jobs, which a scheduler always has.
 REQUESTS = (
     ProblemInput.WEIGHT, ProblemInput.ENTITY, ProblemInput.DEADLINE, ProblemInput.PRICE, ProblemInput.PAIRS,
-    ProblemInput.SIZES, ProblemInput.RESOURCES,
+    ProblemInput.SIZES, ProblemInput.RESOURCES, ProblemInput.COMPLETION_VALUE,
 )  # fmt: skip
 # A policy that does not count these refuses a problem that has them: its shares would be wrong, not only worse.
 COUNTED = (ProblemInput.SIZES, ProblemInput.RESOURCES)

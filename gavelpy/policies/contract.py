@@ -42,6 +42,7 @@ _PER_JOB = (
     "job_type",
     "owner",
     "restart_s",
+    "completion_value",
 )
 
 Check = Callable[[Policy, AllocationProblem], None]
@@ -230,6 +231,9 @@ def with_other(problem: AllocationProblem, given: ProblemInput, seed: int = 0) -
             changed[given] = scales * problem.steps_remaining
         case ProblemInput.AGE | ProblemInput.ISOLATED | ProblemInput.ATTAINED | ProblemInput.RESTART:
             changed[given] = 1e4 * scales
+        case ProblemInput.COMPLETION_VALUE:
+            rows = np.column_stack([rng.integers(1, 4, J), scales, 1e4 * scales, np.zeros(J)])
+            changed[given] = np.where(rows[:, :1] == 2, [[2.0, 1.0, 1e4, 1e-3]], rows)
         case _:
             changed[given] = scales * getattr(problem, given)
     return replace(problem, **changed)

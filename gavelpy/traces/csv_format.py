@@ -1,9 +1,10 @@
 """The project's CSV formats: traces (one row per job) and throughput tables (one row per job type, GPUs and GPU type).
 
 Traces: id, arrival_s, steps_total, then optionally gpus (1), weight (1), job_type, deadline_s (from submission; empty
-= none), entity, command, working_directory, cpus_per_gpu (0), memory_gib_per_gpu (0), and a column `rate_<gpu type>`
-(steps/s of the whole job; 0 = cannot run there, empty = unknown) for each type. `sizes` has all numbers of GPUs on
-which a job can run ("1,2,4", "1..8", gpus among them; empty = only gpus), `rate_<gpu type>@<GPUs>` its rates there.
+= none), entity, command, working_directory, completion_value, cpus_per_gpu (0), memory_gib_per_gpu (0), and a column
+`rate_<gpu type>` (steps/s of the whole job; 0 = cannot run there, empty = unknown) for each type. `sizes` has all
+numbers of GPUs on which a job can run ("1,2,4", "1..8", gpus among them; empty = only gpus), `rate_<gpu type>@<GPUs>`
+its rates there.
 
 Tables: job_type, gpus, gpu_type, rate_steps_per_s (empty = unknown), then optionally provenance (measured), source,
 pair_job_type and pair_rate_steps_per_s: a row with a pair_job_type gives the rates of two jobs that share the GPUs.
@@ -28,7 +29,7 @@ from gavelpy.model.throughput import Provenance, ThroughputTable
 from gavelpy.traces.fields import CsvTable, Place, csv_table, csv_text, read_text, write_text
 
 TRACE_REQUIRED = ("id", "arrival_s", "steps_total")
-_TEXTS = ("command", "working_directory")
+_TEXTS = ("command", "working_directory", "completion_value")
 _NEEDS = ("cpus_per_gpu", "memory_gib_per_gpu")
 TRACE_OPTIONAL = ("gpus", "sizes", "weight", "job_type", "deadline_s", "entity", *_TEXTS, *_NEEDS)
 RATE_PREFIX = "rate_"
@@ -97,6 +98,7 @@ def _job(cell: Mapping[str, str], place: Place) -> JobSpec:
             working_directory=cell.get("working_directory", ""),
             cpus_per_gpu=_need("cpus_per_gpu", cell, place),
             memory_gib_per_gpu=_need("memory_gib_per_gpu", cell, place),
+            completion_value=cell.get("completion_value", "").strip(),
         )
     except InvalidInput as error:
         raise error.located(place.file, place.line) from error
@@ -125,7 +127,7 @@ def write_csv_trace(trace: Trace, path: str | Path) -> None:
 
 
 def trace_cells(trace: Trace) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of the trace; command, working_directory, needs and sizes only if some job has them."""
+    """Header and rows of the trace; command, working_directory, values, needs and sizes only if some job has them."""
     gpu_types = list(dict.fromkeys(t for job in trace.jobs for t in job.rates_steps_per_s))
     extra = [name for name in _TEXTS if any(getattr(job, name) for job in trace.jobs)]
     needs = [name for name in _NEEDS if any(getattr(job, name) for job in trace.jobs)]

@@ -40,6 +40,7 @@ class JobEntry(msgspec.Struct, forbid_unknown_fields=True):
     gpu_type_held: str | None = None
     job_type: str = ""
     owner: str = ""
+    completion_value: str = ""
     demand: dict[str, Any] = {}  # of resources next to GPUs; checked in problem_resources.py
     demand_per_gpu: dict[str, Any] = {}
     sizes: list[SizeEntry] = []
@@ -147,6 +148,7 @@ def _problem(document: JsonText, content: ProblemFile) -> AllocationProblem:
         job_types=[job.job_type for job in jobs],
         owners=[job.owner for job in jobs],
         types_held=[job.gpu_type_held or "" for job in jobs],
+        completion_values=[job.completion_value for job in jobs],
     )
     problem = build_problem(columns, cluster, entities, error_of)
     problem = with_sizes(document, jobs, with_resources(document, content.resources, jobs, problem))
@@ -165,6 +167,7 @@ class JobColumns:
     job_types: Sequence[str] = ()  # "" = none; empty = none of all jobs; the same below
     owners: Sequence[str] = ()
     types_held: Sequence[str] = ()
+    completion_values: Sequence[str] = ()
 
 
 def build_problem(
@@ -206,6 +209,7 @@ def build_problem(
         gpu_type_held=[column[name] for name in columns.types_held] if columns.types_held else -1,
         job_type=columns.job_types,
         owner=columns.owners,
+        completion_value=columns.completion_values,
         **numbers,
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gavelpy.model.arrays import VALUE_MAX
+from gavelpy.model.completion_value import text_of
 from gavelpy.model.problem import THOUSANDTHS, AllocationProblem
 from gavelpy.model.team_limits import TeamLimits
 from gavelpy.traces.problem_json import DEFAULTS, NUMBERS
@@ -58,6 +59,8 @@ def _job(problem: AllocationProblem, row: int) -> dict[str, Any]:
             found[name] = max(value, -VALUE_MAX)
     if problem.entity[row] >= 0:
         found["entity"] = problem.entities[problem.entity[row]].id
+    if problem.completion_value[row].any():
+        found["completion_value"] = text_of(problem.completion_value[row])
     named = {"gpu_type_held": problem.gpu_types, "job_type": problem.job_types, "owner": problem.owners}
     for name, labels in named.items():
         place = int(getattr(problem, name)[row])

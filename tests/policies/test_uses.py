@@ -45,6 +45,7 @@ def random_problem(seed: int) -> AllocationProblem:
         attained_gpu_s=rng.uniform(0.0, 1e5, J), price_usd_per_gpu_h=rng.uniform(0.5, 4.0, 3),
         entities=(Entity("x"), Entity("y", 2.0)), entity=rng.integers(-1, 2, J),
         gpu_type_held=rng.integers(-1, 3, J) if seed % 3 else -1,
+        completion_value=[f"linear:worth={1 + row}:time_s=9000" for row in range(J)],
     )  # fmt: skip
 
 
@@ -94,12 +95,15 @@ def test_requests_that_a_policy_does_not_use_are_named() -> None:
         entity=np.full(problem.job_count, -1),
         deadline_s=np.full(problem.job_count, np.inf),
         price_usd_per_gpu_h=np.zeros(3),
+        completion_value=np.zeros((problem.job_count, 4)),
     )
 
     assert not_used(policy_from("fifo"), with_pairs(problem)) == [
         each for each in REQUESTS if each not in ("pairs", *COUNTED)
     ]
-    assert not_used(policy_from("min_cost:deadlines=1"), problem) == [ProblemInput.WEIGHT, ProblemInput.ENTITY]
+    assert not_used(policy_from("min_cost:deadlines=1"), problem) == [
+        ProblemInput.WEIGHT, ProblemInput.ENTITY, ProblemInput.COMPLETION_VALUE,
+    ]  # fmt: skip
     assert not_used(policy_from("isolated"), bare) == []
 
 

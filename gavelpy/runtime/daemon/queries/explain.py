@@ -349,6 +349,7 @@ def _not_used(spec: JobSpec, choice: PolicyChoice) -> str:
         ProblemInput.WEIGHT: spec.weight != 1.0,
         ProblemInput.ENTITY: bool(spec.entity),
         ProblemInput.DEADLINE: math.isfinite(spec.deadline_s),
+        ProblemInput.COMPLETION_VALUE: bool(spec.completion_value),
     }
     asked = [each for each, given in requests.items() if given]
     uses = uses_of(choice.policy) if asked else None
