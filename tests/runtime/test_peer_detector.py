@@ -45,8 +45,10 @@ def jittery(count: int, seed: int, *, pause_s_max: float, every_s: float) -> Det
     world, rng = DetectorWorld(count, seed), Random(f"pauses {seed}")
 
     def pause(name: str) -> None:
-        world.pause(name, rng.uniform(0.0, pause_s_max))
-        world.at(world.now_s + rng.expovariate(1 / every_s), lambda: pause(name))
+        pause_s = rng.uniform(0.0, pause_s_max)
+        world.pause(name, pause_s)
+        awake_s = 1.0 + rng.expovariate(1 / every_s)  # pauses that touch would be a longer one
+        world.at(world.now_s + pause_s + awake_s, lambda: pause(name))
 
     for name in world.agents:
         world.at(rng.expovariate(1 / every_s), lambda name=name: pause(name))  # type: ignore[misc]  # a default
