@@ -263,7 +263,7 @@ class Engine:
         if len(share) == J and not (self.estimator is not None and self.profile_budget_s > 0):
             return Shares(_rounded(share), NO_PAIRS, NO_INTS, NO_FLOATS)
         pair, pair_type = np.nonzero(share[J:])
-        members = problem.member_job[J:].reshape(-1, 2)[pair]
+        members = problem.member_job[J : 2 * len(share) - J].reshape(-1, 2)[pair]  # those of sizes follow
         shares = Shares(share[:J], members, pair_type, share[J:][pair, pair_type])
         if self.estimator is not None and self.profile_budget_s > 0:
             probes = self._probes(self.estimator, question, problem, shares, allocation)

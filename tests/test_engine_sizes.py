@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from gavelpy.engine import SHARE_UNIT, Engine
-from gavelpy.mechanism.commands import SizesOfJobs, SolveAllocation, Tier
+from gavelpy.estimator.online import ThroughputEstimator
+from gavelpy.mechanism.commands import EstimateThroughput, SizesOfJobs, SolveAllocation, Tier
 from gavelpy.mechanism.events import AllocationSolved
 from gavelpy.model.configurations import Size
 from gavelpy.model.problem import AllocationProblem
@@ -104,3 +105,26 @@ def test_jobs_with_several_sizes_share_gpus_with_no_other_job() -> None:
 
     assert set(answer.pair_jobs.ravel().tolist()) <= {11, 13}
     assert max(gpus_used(crowded, answer)) <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_jobs_of_one_size_are_probed_next_to_jobs_with_several(seed: int, packing: bool) -> None:
+    question = make_question(seed)
+    left, few = np.full(6, 1e6), np.array([[2000], [1000]])
+    long = replace(question.problem, capacity=few, steps_remaining=left, steps_total=left)
+    kinds = ("ant", "newt", "crab", "ant", "bee", "olm")
+    asked = replace(question, problem=long, packing=packing, job_types=kinds if packing else ())
+    engine = Engine(policy_named("max_min_fairness"), estimator=ThroughputEstimator(TABLE), profile_budget_s=600.0)
+    engine.estimate(EstimateThroughput(np.array([11, 13, 15]), kinds[1::2], np.ones(3, dtype=np.int64), TYPES))
+
+    answer = solved(engine, asked)
+
+    used = np.array(gpus_used(asked, answer))
+    assert (used <= long.gpu_counts + 1e-6).all()
+    assert set() < {job for job, _ in engine.profiled.alone} <= {11, 15}, engine.shadow_prices
+    time = np.zeros(6)
+    np.add.at(time, answer.jobs - 10, answer.share)
+    np.add.at(time, answer.pair_jobs.ravel() - 10, np.repeat(answer.pair_share, 2))
+    assert (time <= 1 + 1e-6).all()
+    assert {10, 12, 14} <= set(answer.jobs.tolist())

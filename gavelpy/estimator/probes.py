@@ -257,7 +257,7 @@ def _used(shares: Shares, gpus: Floats) -> Floats:
 def value_alone(problem: AllocationProblem, share: Floats, prices: Floats) -> Floats:
     """Value of each job's steps alone over the cost of its GPUs, (J, T); at most 1.
 
-    `problem` and `share` (C, T), the policy's input and output, include jobs alone and pairs.
+    `problem` and `share` (C, T), the policy's input and output, include jobs alone, pairs and sizes.
     """
     cost_of = relative_prices(prices)
     J, rates = problem.job_count, problem.rate_alone_steps_per_s
@@ -267,7 +267,7 @@ def value_alone(problem: AllocationProblem, share: Floats, prices: Floats) -> Fl
     configuration, job = problem.member_configuration[member], problem.member_job[member]
     time = share[configuration, column]
     steps = time * problem.member_rate_steps_per_s[member, column]
-    spent = time * problem.gpus_asked[job] * cost_of[column]
+    spent = time * problem.gpus_occupied[configuration] * cost_of[column]
     _, group = np.unique(configuration * len(cost_of) + column, return_inverse=True)
     made = np.bincount(job, steps, minlength=J)
     value_of_step = np.divide(1.0, best, out=np.zeros(J), where=best > 0)

@@ -94,7 +94,7 @@ class EngineProcess:
             try:
                 await self._converse()
             except WorkerFailed as error:
-                await self._failed(str(error))
+                await self._failed(error)
 
     async def _converse(self) -> None:
         if not self._questions:
@@ -114,13 +114,13 @@ class EngineProcess:
             f"{WORKER}:{function}", self.choice, self.estimation, *arguments, timeout_s=self.timeout_s
         )
 
-    async def _failed(self, why: str) -> None:
+    async def _failed(self, error: WorkerFailed) -> None:
         if self._stopping:
             return
-        logger.error("engine failed", extra={"detail": why, "attempts": self._attempts})
+        logger.error("engine failed", extra={"detail": str(error), "attempts": self._attempts}, exc_info=error)
         if self._attempts >= ATTEMPTS_MAX:
             self._attempts = 0
-            self._answered(_failure(self._questions.popleft(), why), 0.0)
+            self._answered(_failure(self._questions.popleft(), str(error)), 0.0)
         await asyncio.sleep(min(PAUSE_S * 2**self._failures, PAUSE_S_MAX))
         self._failures += 1
 
