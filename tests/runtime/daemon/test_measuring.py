@@ -7,15 +7,17 @@ import pickle
 import numpy as np
 import pytest
 
-from gavelpy.estimator.learning_loop import KnownJob, MeasuredJob, RatesLearned
+from gavelpy.estimator.learning_loop import KnownJob, Learner, MeasuredJob, RatesLearned
+from gavelpy.estimator.online import ThroughputEstimator
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import JobCancelled, ThroughputEstimated
 from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon.config_sections import ThroughputSettings
 from gavelpy.runtime.daemon.engine.measuring import Measuring
 from gavelpy.runtime.daemon.leases.lease import Lease, Part, PartReport, Phase
-from tests.mechanism.builders import make_core, make_spec, tell
-from tests.mechanism.test_pairs import sharing_core
+from tests.estimator.tables import make_table
+from tests.mechanism.builders import make_core, make_spec, start, tell, wake
+from tests.mechanism.test_pairs import pack, sharing_core
 
 NODE = NodeId("n0")
 JOB, LEASE = 0, 5
@@ -135,6 +137,33 @@ def test_a_reading_names_the_job_that_was_there_all_the_time() -> None:
 
     assert measured[0] == (), "they may have run alone before the first look"
     assert {(one.job.serial, one.partner and one.partner.serial) for one in measured[1]} == {(0, 1), (1, 0)}
+
+
+def test_readings_of_a_pair_become_estimates_of_the_pair() -> None:
+    specs = [make_spec(name, job_type=name, rates={"v100": 10.0}) for name in ("ant", "bee")]
+    core = make_core(*specs, packing=True)
+    wake(core, 0.0)
+    pack(core, [], [(0, 1, 1.0)])
+    start(core, 0, 1)
+    measuring = Measuring(core, ThroughputSettings(warm_up_s=0.0))
+    leases = {int(core.jobs.lease[job]): held_by(job, int(core.jobs.lease[job])) for job in (0, 1)}
+    learner = Learner(
+        ThroughputEstimator(make_table({(name, 1): {"v100": 10.0} for name in ("ant", "bee")}, ("v100",)))
+    )
+    keys = [("ant", 1), ("bee", 1)]
+    before = learner.estimator.pairs(keys, ("v100",))[0, 1, 0]
+    for lease in leases:
+        measuring.started(lease, 0.0)
+    for now_s in range(20, 140, 20):
+        for lease in leases.values():
+            lease.steps_done += 80.0
+        if question := measuring.look(leases, float(now_s)):
+            measuring.learned(learner.learn(question), 0.0)
+
+    after = learner.estimator.pairs(keys, ("v100",))[0, 1, 0]
+
+    assert after == pytest.approx(0.4, rel=0.05), "4 of 10 steps a second"
+    assert abs(after - 0.4) < abs(before - 0.4)
 
 
 def test_a_reading_from_before_a_partner_came_is_none_of_either() -> None:
