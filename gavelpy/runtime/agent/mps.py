@@ -17,7 +17,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -101,6 +101,8 @@ class Mps:
         tool = shutil.which(TOOL)
         if self._gpus.vendor != NVIDIA:
             return f"the GPUs are of vendor {self._gpus.vendor}"
+        if any(device.startswith("MIG-") for device in self._gpus.devices):
+            return "slices of GPUs need a daemon each"
         if tool is None:
             return f"{TOOL} is not in the PATH"
         if len(os.fsencode(self._directory)) > _PATH_MAX:
@@ -110,9 +112,8 @@ class Mps:
         try:
             for place in self._places().values():
                 Path(place).mkdir(mode=0o700, parents=True, exist_ok=True)
-            devices = {"CUDA_VISIBLE_DEVICES": ",".join(self._gpus.devices)}
             subprocess.run(
-                [tool, "-d"], env=self._environment(devices), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                [tool, "-d"], env=self._environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL, timeout=TIMEOUT_S, check=True,
             )  # fmt: skip
         except (OSError, subprocess.SubprocessError) as error:
@@ -126,15 +127,17 @@ class Mps:
         """Sends a command to the daemon; whether it was there."""
         try:
             done = subprocess.run(
-                [TOOL], input=f"{command}\n", env=self._environment({}), text=True, timeout=TIMEOUT_S, check=False,
+                [TOOL], input=f"{command}\n", env=self._environment(), text=True, timeout=TIMEOUT_S, check=False,
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )  # fmt: skip
         except (OSError, subprocess.SubprocessError):
             return False
         return done.returncode == 0
 
-    def _environment(self, more: Mapping[str, str]) -> dict[str, str]:
-        return {**os.environ, **self._places(), **more}
+    def _environment(self) -> dict[str, str]:
+        """Of the daemon: all GPUs in the order that jobs see, as it would give those of a selection other numbers."""
+        inherited = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+        return {**inherited, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", **self._places()}
 
     def _places(self) -> dict[str, str]:
         names = {"CUDA_MPS_PIPE_DIRECTORY": "pipe", "CUDA_MPS_LOG_DIRECTORY": "log"}

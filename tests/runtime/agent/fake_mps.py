@@ -11,7 +11,7 @@ CONTROL = """#!/bin/sh
 pid="$CUDA_MPS_PIPE_DIRECTORY/control.pid"
 case "$1" in
 -d)
-    echo "$CUDA_VISIBLE_DEVICES" > "$CUDA_MPS_LOG_DIRECTORY/devices"
+    echo "${CUDA_VISIBLE_DEVICES-all} $CUDA_DEVICE_ORDER" > "$CUDA_MPS_LOG_DIRECTORY/devices"
     setsid "$0" --serve > /dev/null 2>&1 < /dev/null &
     echo $! > "$pid"
     exit 0 ;;

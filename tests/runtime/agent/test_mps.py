@@ -38,7 +38,10 @@ def make(state: Path, *, vendor: str = "nvidia", **options: bool) -> Mps:
     return Mps(config, Gpus("v100", ("4", "5", "6", "7"), vendor), lambda: None)
 
 
-def test_the_daemon_is_started_with_the_devices_of_the_node_and_stopped(state: Path) -> None:
+def test_the_daemon_is_started_with_all_devices_in_the_order_of_jobs_and_stopped(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     mps = make(state)
 
     mps.start()
@@ -47,7 +50,7 @@ def test_the_daemon_is_started_with_the_devices_of_the_node_and_stopped(state: P
     mps.stop()
 
     assert process
-    assert devices == "4,5,6,7\n"
+    assert devices == "all PCI_BUS_ID\n", "it would give a selection other numbers"
     wait_until(lambda: daemon_of(state) == 0, "the daemon has ended", 10.0)
 
 
@@ -130,6 +133,15 @@ def test_jobs_are_sliced_in_time_where_the_daemon_cannot_be_started(
 
     assert mps.text.startswith("time-slicing: ")
     assert why in mps.text
+
+
+def test_slices_of_gpus_are_not_served(state: Path) -> None:
+    config = NodeConfig(state_directory=str(state), mps=True, run_as="agent")
+    mps = Mps(config, Gpus("a100-1g.5gb", ("MIG-a", "MIG-b")), lambda: None)
+
+    mps.start()
+
+    assert mps.text == "time-slicing: slices of GPUs need a daemon each"
 
 
 def test_a_state_directory_with_a_long_path_has_no_room_for_sockets(state: Path) -> None:
