@@ -19,6 +19,7 @@ from gavelpy.solve.sizes.hull_kernels import IDLE, costs_of, next_corner, prices
 
 COLUMNS_PER_ROW = 40
 _PIVOT = 1e-11
+_AT_LAST = 1e-10  # relative gain that is enough after half of the columns: rounding may leave as much
 _SOLD, _BOUGHT = 1_000_000, 2_000_000  # numbers of the columns s and e
 DONE, AT_THE_EDGE, FAILED = 0, 1, 2
 
@@ -242,7 +243,8 @@ def best_mix(  # type: ignore[no-untyped-def]
             gain = value[c] - dual[P]
             for q in range(P):
                 gain -= dual[q] * used[c, q]
-            if gain <= same * (abs(value[c]) + np.abs(trial).sum()):
+            enough = same if columns <= most // 2 else max(same, _AT_LAST)
+            if gain <= enough * (abs(value[c]) + np.abs(trial).sum()):
                 ended = DONE
                 break
         _mixed(
