@@ -143,7 +143,22 @@ class TeamReasons:
                 names = " and ".join(limits.names[team] for team in others)
                 text = f"free {pool.gpu_types[t]} are guaranteed to team {names}"
                 return f"{text}; only jobs that can be preempted borrow them"
-        return ""
+        return self._never(row, np.flatnonzero(could_run).tolist())
+
+    def _never(self, row: int, types: list[int]) -> str:
+        """That a job which borrows nothing needs more GPUs of each type than are not guaranteed to other teams."""
+        limits, gpus, texts = self._limits, int(self._jobs.gpus[row]), []
+        above = limits.above(int(limits.team[row]))
+        for t in types:
+            given = [team for team in np.flatnonzero(limits.guaranteed[:, t] > 0).tolist() if team not in above]
+            highest = [team for team in given if not set(limits.above(team)[1:]) & set(given)]
+            left = int(max(self._pool.counts[t] - limits.guaranteed[highest, t].sum(), 0))
+            if left >= gpus:
+                return ""
+            names = " and ".join(limits.names[team] for team in highest)
+            texts.append(f"all but {left} {self._pool.gpu_types[t]} are guaranteed to team {names}")
+        whole = f"needs {gpus} GPU{'s' if gpus > 1 else ''}; {'; '.join(texts)}"
+        return f"{whole}; only jobs that can be preempted borrow them" if texts else ""
 
 
 class TeamRoom:

@@ -105,6 +105,20 @@ def test_a_job_that_cannot_be_preempted_gets_what_is_guaranteed_to_its_team_next
     assert share_of_all(core) == [0, 1, 2, 3]
 
 
+def test_a_gang_that_could_never_run_without_borrowing_has_that_reason() -> None:
+    teams = (Team("a", guaranteed={"v100": 3}), Team("c", parent="a", guaranteed={"v100": 2}), Team("b"))
+    lent = [make_spec(f"l{k}", entity="b", preemptible=True) for k in range(4)]
+    gang = make_spec("gang", gpus=2, entity="b")
+    core = make_core(*lent, gang, servers=[("v100", 4)], teams=teams, keep_unsaved=True)
+    wake(core)
+
+    assert share_of_all(core) == [0, 1, 2, 3]
+    assert reasons(core)[4].kind is ReasonKind.TEAM_GUARANTEED
+    assert reasons(core)[4].text == (
+        "needs 2 GPUs; all but 1 v100 are guaranteed to team a; only jobs that can be preempted borrow them"
+    )
+
+
 def test_a_job_that_can_be_preempted_borrows_from_a_team_with_nothing_to_run() -> None:
     core = core_of("b", "b", "b", teams=FLOOR, keep_unsaved=True, preemptible=True)
     wake(core)
