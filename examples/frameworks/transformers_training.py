@@ -60,8 +60,9 @@ def trainer(pause_s: float, gavel: LeaseTrainerCallback, **options: Any) -> Trai
         GPT2Config(vocab_size=50, n_positions=16, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
     )
     arguments = TrainingArguments(
-        output_dir=tempfile.mkdtemp(), num_train_epochs=EPOCHS, per_device_train_batch_size=BATCH, logging_steps=1,
-        report_to=[], disable_tqdm=True, use_cpu=not torch.cuda.is_available(), **{"save_strategy": "no"} | options,
+        output_dir=tempfile.mkdtemp(), num_train_epochs=EPOCHS, logging_steps=1,
+        report_to=[], disable_tqdm=True, use_cpu=not torch.cuda.is_available(),
+        **{"save_strategy": "no", "per_device_train_batch_size": BATCH} | options,
     )  # fmt: skip
     return Trainer(
         model, arguments, train_dataset=Sentences(), eval_dataset=Sentences(), callbacks=[PrintLoss(pause_s), gavel]

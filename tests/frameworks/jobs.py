@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+from gavelpy.runtime.local_cluster import reserved_port
 from gavelpy.runtime.wire import client_pb2 as pb
 from tests.cli.test_main import RUN
 from tests.conftest import PROJECT
@@ -31,6 +34,23 @@ def start_example(stage: Stage, command: str, gpus: int = 1, *, torchrun: bool =
         environment={"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"},
     )  # fmt: skip
     return submit(stage.cluster, [job], name)[0]
+
+
+def run_gang(module: str, folder: Path, name: str, stop_at: int, world: int = 2) -> list[Any]:
+    """What each rank of a module with the arguments FOLDER NAME STOP_AT writes into FOLDER/NAME-RANK.json."""
+    base = {**os.environ, "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world),
+            "OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "test", "TORCHELASTIC_RESTART_COUNT": "0"}  # fmt: skip
+    with reserved_port() as port:
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, "-m", module, str(folder), name, str(stop_at)],
+                cwd=PROJECT, env={**base, "MASTER_PORT": str(port), "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdout=subprocess.DEVNULL,
+            )
+            for rank in range(world)
+        ]  # fmt: skip
+        assert [rank.wait(timeout=300) for rank in ranks] == [0] * world
+    return [json.loads((folder / f"{name}-{rank}.json").read_text()) for rank in range(world)]
 
 
 def move(stage: Stage, job: int) -> None:

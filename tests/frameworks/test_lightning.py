@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +15,13 @@ from torch.utils.data import DataLoader  # noqa: E402
 from examples.frameworks.lightning_training import BATCH, EPOCHS, ITEMS, Regression, items  # noqa: E402
 from gavelpy import InvalidInput  # noqa: E402
 from gavelpy.lightning import CHECKPOINT, LeaseCallback, job_devices, resume_from  # noqa: E402
-from gavelpy.runtime.local_cluster import reserved_port  # noqa: E402
 from gavelpy.torch import ResumableLoader  # noqa: E402
-from tests.conftest import PROJECT  # noqa: E402
+from tests.frameworks.jobs import run_gang  # noqa: E402
 from tests.runtime.iterator.conftest import Held  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # those of Lightning and of other loaders
 BATCHES = EPOCHS * ITEMS // BATCH
+RANK = "tests.frameworks.lightning_rank"
 
 
 class Watched(Regression):
@@ -162,9 +158,7 @@ def test_loader_of_other_ranks_is_refused(held: Held) -> None:
 
 
 def test_ranks_of_a_gang_stop_at_one_step_and_resume(tmp_path: Path) -> None:
-    base = {**os.environ, "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
-            "OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "test", "TORCHELASTIC_RESTART_COUNT": "0"}  # fmt: skip
-    runs = [gang(base, tmp_path, name, stop_at) for name, stop_at in (("whole", 0), ("first", 11), ("second", 0))]
+    runs = [run_gang(RANK, tmp_path, name, stop_at) for name, stop_at in (("whole", 0), ("first", 11), ("second", 0))]
 
     whole, first, second = runs
     assert [a + b for a, b in zip(first, second, strict=True)] == whole
@@ -174,27 +168,8 @@ def test_ranks_of_a_gang_stop_at_one_step_and_resume(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_gang_of_two_resumes_on_another_number_of_ranks(tmp_path: Path, ranks: int) -> None:
-    base = {**os.environ, "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1",
-            "TORCHELASTIC_RUN_ID": "test", "TORCHELASTIC_RESTART_COUNT": "0"}  # fmt: skip
-
-    first = gang(base, tmp_path, "first", 11)
-    second = gang(base, tmp_path, "second", 0, ranks)
+    first = run_gang(RANK, tmp_path, "first", 11)
+    second = run_gang(RANK, tmp_path, "second", 0, ranks)
 
     assert [len(losses) for losses in first] == [11] * 2
     assert [len(losses) for losses in second] == [EPOCHS * ITEMS // (2 * BATCH) - 11] * ranks
-
-
-def gang(base: dict[str, str], folder: Path, name: str, stop_at: int, world: int = 2) -> list[list[float]]:
-    """The losses of all ranks; `second` resumes from `first`."""
-    base = base | {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
-    with reserved_port() as port:
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, "-m", "tests.frameworks.lightning_rank", str(folder), name, str(stop_at)],
-                cwd=PROJECT, env={**base, "MASTER_PORT": str(port), "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                stdout=subprocess.DEVNULL,
-            )
-            for rank in range(world)
-        ]  # fmt: skip
-        assert [rank.wait(timeout=300) for rank in ranks] == [0] * world
-    return [json.loads((folder / f"{name}-{rank}.json").read_text()) for rank in range(world)]

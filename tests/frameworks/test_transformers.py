@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ pytest.importorskip("transformers")
 from examples.frameworks.transformers_training import BATCH, EPOCHS, ITEMS, trainer
 from gavelpy import InvalidInput
 from gavelpy.transformers import LeaseTrainerCallback, resume_from
+from tests.frameworks.jobs import run_gang
 from tests.runtime.iterator.conftest import Held
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # those of transformers
@@ -151,3 +153,17 @@ def test_damaged_checkpoint_is_refused(held: Held) -> None:
 
     with pytest.raises(InvalidInput, match="must contain one checkpoint of Trainer, got 0"):
         resume_from()
+
+
+def test_steps_have_the_same_items_on_any_numbers_of_ranks(tmp_path: Path) -> None:
+    whole, resized = tmp_path / "whole", tmp_path / "resized"
+    whole.mkdir()
+    resized.mkdir()
+    rank = "tests.frameworks.transformers_rank"
+
+    parts = [run_gang(rank, resized, name, stop_at, ranks) for name, stop_at, ranks in (("a", 13, 2), ("b", 0, 4))]
+
+    [alone] = run_gang(rank, whole, "whole", 0, 1)
+    steps = [sorted(chain.from_iterable(step)) for part in parts for step in zip(*part, strict=True)]
+    assert steps == [sorted(step) for step in alone]
+    assert len(steps) == EPOCHS * ITEMS // 8

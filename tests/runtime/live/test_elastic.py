@@ -6,12 +6,12 @@ the same steps, which has the same bits, and ones whose number of ranks never ch
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -95,7 +95,7 @@ def distance(one: list[Step], other: list[Step]) -> float:
 
 @pytest.mark.slow
 def test_training_that_grows_and_shrinks_takes_each_step_once_and_ends_as_an_undisturbed_one(
-    start: StartStage, tmp_path: Path, record_property: Callable[[str, object], None]
+    start: StartStage, tmp_path: Path
 ) -> None:
     stage = start(NODES[0], settings=SETTINGS)
     command = f"sh -c 'exec {sys.executable} {SCRIPT} --pause 0.4 >> {stage.witnessed}/lease-$GAVEL_LEASE-rank-$RANK'"
@@ -129,7 +129,8 @@ def test_training_that_grows_and_shrinks_takes_each_step_once_and_ends_as_an_und
     fixed = [run_alone(tmp_path / f"fixed-{ranks}", [(ranks, STEPS)]) for ranks in (1, 2, 4)]
     noise = max(distance(one, other) for one, other in ((fixed[0], fixed[1]), (fixed[0], fixed[2]), fixed[1:]))
     assert max(distance(steps, other) for other in fixed) <= 1.25 * noise
-    record_property("sizes", sizes)
-    record_property("repeated", sum(map(len, leases)) - STEPS)
-    record_property("noise", noise)
-    record_property("distances", [distance(steps, other) for other in fixed])
+    figures = {
+        "ranks_until_step": sizes, "steps_repeated": sum(map(len, leases)) - STEPS, "noise": noise,
+        "distances": [distance(steps, other) for other in fixed],
+    }  # fmt: skip
+    sys.stdout.write(json.dumps(figures) + "\n")
