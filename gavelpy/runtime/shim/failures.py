@@ -38,7 +38,7 @@ UNRUNNABLE: Final = (126, 127)  # of a shell and of the shim
 _TRACEBACK = "Traceback (most recent call last)"
 _WRAPPER = r"ChildFailedError|CalledProcessError"  # torchrun and the like: the child's error is above
 _RANK = r"^\[?rank\d+\]?: ?"  # torch writes it before each line
-_EXCEPTION = r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Timeout)\b"
+_EXCEPTION = r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Timeout)\b|^(?:[a-z_]\w*\.)+[A-Z]\w*: "
 
 
 class FailureKind(StrEnum):

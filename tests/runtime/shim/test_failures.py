@@ -62,6 +62,13 @@ def test_the_error_of_a_launchers_child_counts() -> None:
     assert (found.kind, found.evidence) == (USER, "ImportError: cannot import name 'x'")
 
 
+@pytest.mark.parametrize("line", ["gavelpy.errors.InvalidInput: range must count samples", "ValueError: lr"])
+def test_an_exception_whose_name_does_not_end_in_error_is_evidence_too(line: str) -> None:
+    known = failure_by_output(f"{TRACEBACK}{line}\n")
+
+    assert (known.kind, known.evidence) == (UNKNOWN, line)
+
+
 def test_evidence_is_one_printable_line_of_limited_length() -> None:
     found = failure_by_output(f"{TRACEBACK}ValueError: \x1b[31m{'x' * 1_000}\n")
 
