@@ -12,6 +12,7 @@ checks.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 
@@ -260,12 +261,19 @@ def _max_sum(
     mix = None if inside else _recalled(dual, kind, solver)
     if mix is not None:
         return mix, None
-    s = dual.swept(np.full(len(W), _NEXT_TO_NOTHING), 0.0)
-    if (s.used <= W).all():
+    s = None if _all_exceed(table) else dual.swept(np.full(len(W), _NEXT_TO_NOTHING), 0.0)
+    if s is not None and (s.used <= W).all():
         time, steepness = kernels(len(floor)).settle(table, s.low, s.high, floor, np.zeros(len(W)))
         return Mix(time, steepness, np.zeros(len(W)), level=0.0, is_unique=False), None
     found = near_sum(dual, floor, solver, inside=inside)
     return _found(dual, found, kind, solver), found
+
+
+def _all_exceed(table: Table) -> bool:
+    """Whether all jobs would gain by running all the time, and there are too few GPUs for that."""
+    if not float(table.load.sum()) > (1.0 + _BEYOND) * float(table.gpu_counts.sum()):
+        return False
+    return bool(reduce(np.maximum, table.gain.T).min() > 0)
 
 
 def _recalled(dual: Dual, kind: str, solver: Solver) -> Mix | None:

@@ -294,7 +294,7 @@ def _structure(
     norm = float(s.drift @ price)
     if s.short or not norm > 0:
         return None
-    found = from_prices(dual, Point(floored / norm, 1.0), more.gpu_counts if has_trace else W)
+    found = from_prices(dual, Point(floored / norm, 1.0), more.gpu_counts if has_trace else W, s)
     if found is None:
         return None
     time, steepness = np.zeros(table.rate.shape), np.zeros(len(need))

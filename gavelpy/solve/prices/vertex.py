@@ -92,15 +92,16 @@ def in_doubt(jobs: int, gpu_types: int) -> int:
     return part + _IN_DOUBT_PER_TYPE * gpu_types
 
 
-def from_prices(dual: Dual, point: Point, gpu_counts: Floats | None = None) -> Mix | None:
+def from_prices(dual: Dual, point: Point, gpu_counts: Floats | None = None, swept: Sweep | None = None) -> Mix | None:
     """The answer at exact prices, up to rounding, if it is unique: with the bytes that `read_off` finds; else None.
 
-    `gpu_counts` (T,): those for which times are computed, with the same structure; default: the table's.
+    `gpu_counts` (T,): those for which times are computed, with the same structure; default: the table's. `swept`: the
+    mixes at these prices or a multiple of them, if they are known.
     """
     table, level = dual.table, point.level
     K, T = table.rate.shape
     need, slope = dual.needs.at(level)
-    s = dual.loops(K).sweep(table, need, slope, point.price, 0.0, level)
+    s = swept or dual.loops(K).sweep(table, need, slope, point.price, 0.0, level)
     rows = most_in_doubt(s, T)
     base = need - slope * level
     if dual.loops(K) is compiled(K):
