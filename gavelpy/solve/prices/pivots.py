@@ -109,7 +109,10 @@ def most_gain(table: Table, floor: Floats) -> Mix | None:
     kernels = search_kernels() if len(table.gpu_counts) > 1 else None  # numpy adds a single column in another order
     try:
         if kernels is not None:
-            return _by_one_call(table, floor) or _by_kernels(table, floor, kernels)
+            if not _may_fill_exactly(table, floor):
+                return _by_one_call(table, floor) or _by_kernels(table, floor, kernels)
+            mix = _by_kernels(table, floor, kernels)
+            return _by_one_call(table, floor) or mix if mix is not None and mix.is_unique else mix
         with INTERPRETED.search():
             corners = _corners(table, floor)
             at = None if np.isneginf(corners.gain.max(axis=1)).any() else _searched(corners)
@@ -142,6 +145,11 @@ def _searched(corners: _Corners) -> _Point | None:
         if not _gone(corners, at, direction):
             return None
     return None
+
+
+def _may_fill_exactly(table: Table, floor: Floats) -> bool:
+    """Whether whole jobs may fill whole GPUs, so that the optimum is hardly ever unique."""
+    return not floor.any() and bool((table.gpu_counts == np.rint(table.gpu_counts)).all())
 
 
 def _by_one_call(table: Table, floor: Floats) -> Mix | None:
