@@ -130,7 +130,7 @@ def test_a_scheduler_that_starts_what_agents_extend_is_noticed(monkeypatch: pyte
 
 def test_a_directory_that_hangs_touches_no_job_that_does_not_use_it() -> None:
     """The directory hangs on all machines, for longer than a round and the silence limit; half of the jobs use it."""
-    world = World(6, 0, CALM, (300, 500), keep_unsaved=True)
+    world = World(6, 0, CALM, (600, 900), keep_unsaved=True)
     world.truth.plain = set(range(0, JOBS, 2))
     world.advance(40.0)
     jobs, heard = world.service.core.jobs, len(world.service.journal)

@@ -200,13 +200,19 @@ class Service:
             for command in commands:
                 if isinstance(command, RoundPlan):
                     self.truth.granted(command.grant_leases.tolist())
-                    self.truth.revoked(command.revoke_leases.tolist(), now_s)
+                    self.truth.revoked(self._revoked_at_will(command), now_s)
             self.execution.applied(event, now_s, commands)
             if done is not None:
                 done()
         self.execution.batch_applied()
         if len(self.journal) - self.snapshot[0] > SNAPSHOT_EVENTS:
             self.snapshot = len(self.journal), encode_state(self.execution.state()())
+
+    def _revoked_at_will(self, plan: RoundPlan) -> list[int]:
+        """Leases that a plan ends although no node must be free: those on nodes under maintenance must end."""
+        jobs, reserved = self.core.jobs.by_serial, self.core.pool.reserved
+        revoked = zip(plan.revoke_jobs.tolist(), plan.revoke_leases.tolist(), strict=True)
+        return [lease for job, lease in revoked if not reserved[jobs.gpus_stopping(job)].any()]
 
     def look(self, now_s: float) -> None:
         """Checks for silent nodes and expired leases, then runs the core's timer."""
