@@ -189,7 +189,7 @@ class Engine:
             for name, column in zip(named, allocation.resource_prices.T[1:].tolist(), strict=True)
             for gpu_type, price in zip(problem.gpu_types, column, strict=True)
         }
-        certificate = allocation.certificate
+        certificate, (resources, value) = allocation.certificate, allocation.other_values
         return AllocationSolved(
             question.epoch,
             question.jobs[row],
@@ -208,6 +208,8 @@ class Engine:
             *_refused(question, allocation, impossible),
             sizes=gpus,
             next_round=next_round,
+            resources=resources,
+            resource_value=value if resources else NO_FLOATS,
         )
 
     def problem_of(self, question: SolveAllocation) -> AllocationProblem:

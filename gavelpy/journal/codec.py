@@ -90,10 +90,11 @@ PEERED = 13  # of an unreachable node: what other agents found
 VALUED = 13  # jobs that state what their end is worth
 CHOSEN = 13  # an allocation that names the configurations of the next round
 MEASURED = 13  # the GPU memory that jobs use; settings: whether it counts as declared
-NEWEST = 13
+PRICED = 14  # an allocation in which other resources than GPUs, or quotas of teams, are worth something
+NEWEST = 14
 OLDEST = 1  # that can be read
 _LATER = {  # newest version of an event, if above VERSION
-    "AllocationSolved": CHOSEN,
+    "AllocationSolved": PRICED,
     "ThroughputEstimated": SIZED,
     "JobSubmitted": VALUED,
     "JobsArchived": ARCHIVED,
@@ -117,7 +118,7 @@ _LATER = {  # newest version of an event, if above VERSION
     "TotalAnnounced": ORDERED,
 }
 _LAST_FIELDS: dict[str, dict[int, int]] = {  # number of last fields that each later version added to an event
-    "AllocationSolved": {PACKED: 3, WARNED: 1, TEAMED: 5, SIZED: 1, CHOSEN: 1},
+    "AllocationSolved": {PACKED: 3, WARNED: 1, TEAMED: 5, SIZED: 1, CHOSEN: 1, PRICED: 2},
     "ThroughputEstimated": {SIZED: 1},
     "NodeJoined": {NAMED: 1, FEATURED: 2, RESOURCED: 2},
     "NodeDraining": {SAVING: 1},
@@ -228,6 +229,7 @@ def encode(event: Event, now_s: float) -> bytes:
             if len(event.marginal_value) or event.again_s < math.inf or event.memory or event.refused_why:
                 version = TEAMED
             version = CHOSEN if is_named(event.next_round) else SIZED if len(event.sizes) else version
+            version = PRICED if event.resources else version
         case ThroughputEstimated() if len(event.sizes):
             version = SIZED
         case JobSubmitted():

@@ -207,6 +207,9 @@ def _shares(core: SchedulerCore, event: AllocationSolved) -> None:
     if len(event.refused_jobs) != len(event.refused_why):
         got = f"{len(event.refused_why)} for {len(event.refused_jobs)}"
         raise InvalidInput(f"refused_why must be one text for each of refused_jobs, got {got}")
+    if len(event.resources) != len(event.resource_value):
+        got = f"{len(event.resource_value)} for {len(event.resources)}"
+        raise InvalidInput(f"resource_value must be one row for each of resources, got {got}")
 
 
 def _sizes(core: SchedulerCore, event: AllocationSolved | ThroughputEstimated) -> None:

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
+from typing import Any
 
 import numpy as np
 
 from gavelpy.mechanism import named_round
 from gavelpy.mechanism.commands import ClusterPart, SolveAllocation
-from gavelpy.mechanism.events import NO_INTS, AllocationSolved
+from gavelpy.mechanism.events import NO_FLOATS, NO_INTS, AllocationSolved
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.problem import THOUSANDTHS, AllocationProblem
 
@@ -206,7 +207,17 @@ def joined_answers(epoch: int, answers: Sequence[AllocationSolved]) -> Allocatio
         refused_why=tuple(why for one in answers for why in one.refused_why),
         sizes=_joined_sizes(answers),
         next_round=named_round.joined(answers),
+        **_joined_values(answers),
     )
+
+
+def _joined_values(answers: Sequence[AllocationSolved]) -> dict[str, Any]:  # Any: names, and values
+    """The values of resources other than GPUs, each at each type of the first answer in which it is not 0."""
+    found: dict[str, Floats] = {}
+    for one in answers:
+        for name, value in zip(one.resources, one.resource_value, strict=True):
+            found[name] = np.where(found[name] == 0, value, found[name]) if name in found else value
+    return {"resources": tuple(found), "resource_value": np.array(list(found.values())) if found else NO_FLOATS}
 
 
 def _joined_sizes(answers: Sequence[AllocationSolved]) -> Ints:

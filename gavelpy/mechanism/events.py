@@ -329,6 +329,8 @@ class AllocationSolved(_Endogenous):
     refused_why: tuple[str, ...] = ()  # (R,)
     sizes: Ints = field(default_factory=lambda: NO_INTS)  # (K,) GPUs of each share; empty = no job has several sizes
     next_round: Ints = field(default_factory=lambda: NO_INTS)  # (N, 4) see `named_round`; of one axis = by shares
+    resources: tuple[str, ...] = ()  # (R,) other than GPUs, and rows of teams, that are worth something
+    resource_value: Floats = field(default_factory=lambda: NO_FLOATS)  # (R, T) of one more of each; empty = none
 
 
 @dataclass(frozen=True, eq=False)

@@ -113,6 +113,12 @@ class Allocation:
         return np.column_stack([self.shadow_prices, self.other_prices])
 
     @property
+    def other_values(self) -> tuple[tuple[str, ...], Floats]:
+        """The resources after GPUs that are worth something at some type, (K,), and their prices by type, (K, T)."""
+        worth = np.flatnonzero((self.other_prices > 0).any(axis=0))
+        return tuple(self.problem.resources[1 + r] for r in worth.tolist()), self.other_prices.T[worth]
+
+    @property
     def rate_steps_per_s(self) -> Floats:
         """Effective rate of each job, (J,): Σ of rate x share over its configurations and types. Gavel §3.1."""
         p = self.problem

@@ -72,9 +72,11 @@ SHARING = AllocationSolved(
     4, TWO, TWO, np.array([0.25, 1.0]), 0.5, 1e-12, "highs", np.array([[3, 5]]), np.array([1]), np.array([0.5])
 )
 WARNED = replace(SHARING, warning="feasible, but proved to a gap of 1.0e-05 only")
+PRICED = replace(SHARING, resources=("cpus",), resource_value=np.array([[0.0, 0.25]]))
 OF_LATER_VERSIONS: list[Event] = [
     SHARING,
     WARNED,
+    PRICED,
     ConfigChanged(MechanismSettings(packing=True)),
     ConfigChanged(MechanismSettings(lease_min_s=30.0, retry_s=10.0)),
     ConfigChanged(MechanismSettings(retry_s=10.0, losses_free=1)),
@@ -172,6 +174,7 @@ def test_pairs_come_back_as_they_were() -> None:
         (LeaseEnded(TWO, TWO, STEPS, Outcome.FAILED, failure=FailureClass.SYSTEM), 7),
         (ConfigChanged(MechanismSettings(system_failures_max=3)), 7),
         (WARNED, 6),
+        (PRICED, 14),
         (ConfigChanged(MechanismSettings(packing=True)), 3),
         (ConfigChanged(MechanismSettings(retry_max_s=60.0)), 4),
         (ConfigChanged(MechanismSettings(losses_free=1)), 5),

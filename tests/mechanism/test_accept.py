@@ -80,6 +80,10 @@ def floats(*values: float) -> np.ndarray:
         (AllocationSolved(1, ints(0), ints(1), floats(1)), "gpu_type must be in [0, 1), got 1"),
         (AllocationSolved(1, ints(0), ints(0), floats(1.5)), "share must be in [0, 1], got 1.5"),
         (AllocationSolved(1, ints(0), ints(0), floats(NAN)), "share must be in [0, 1], got nan"),
+        (
+            AllocationSolved(1, ints(0), ints(0), floats(1), resources=("cpus",)),
+            "resource_value must be one row for each of resources, got 0 for 1",
+        ),
         (ThroughputEstimated(ints(0), np.ones((1, 2))), "rates_steps_per_s must have shape (1, 1) at most, got (1, 2)"),
         (ThroughputEstimated(ints(0), np.full((1, 1), -1.0)), "rates_steps_per_s must be in [0, 1e+18]"),
         (ThroughputEstimated(ints(0), np.full((1, 1), np.inf)), "rates_steps_per_s must be in [0, 1e+18]"),

@@ -1,4 +1,4 @@
-"""Time owed and received of living jobs, and the prices of GPU types, over time, since this scheduler started.
+"""Time owed and received of living jobs, and prices of GPUs and other resources, since this scheduler started.
 
 A sample has the sums of every living job, so memory is bounded: above VALUES_MAX or SAMPLES_MAX every second sample is
 dropped and the period doubles; with the longest period the oldest sample is.
@@ -33,6 +33,7 @@ class _Sample:
     owed_s: Floats  # (K,)
     received_s: Floats  # (K,)
     prices: Mapping[str, float]
+    others: Mapping[tuple[str, str], float]  # by GPU type and resource
 
 
 class Samples:
@@ -55,8 +56,9 @@ class Samples:
         core = self._scheduler.core
         rows = core.jobs.active
         _, _, owed_s, received_s, _ = standing(core, rows, now_s)
-        prices = dict(self._scheduler.engine.shadow_prices)
-        self._samples.append(_Sample(now_s, core.jobs.ids.of_rows(rows), owed_s, received_s, prices))
+        engine = self._scheduler.engine
+        prices, others = dict(engine.shadow_prices), dict(engine.resource_prices)
+        self._samples.append(_Sample(now_s, core.jobs.ids.of_rows(rows), owed_s, received_s, prices, others))
         while len(self._samples) > 1 and self._is_full():
             if 2 * self.period_s > PERIOD_S_MAX:
                 del self._samples[0]
@@ -79,9 +81,21 @@ class Samples:
         return found
 
     def prices(self) -> dict[str, object]:
-        """Unix times, and the price of each GPU type at these times; NaN = unknown."""
+        """Unix times, and the price of each GPU type at these times; NaN = unknown.
+
+        `by_resource`: of CPU cores, memory and quotas of teams, where it was positive at some time.
+        """
         types = sorted({name for sample in self._samples for name in sample.prices})
+        others = sorted({key for sample in self._samples for key, price in sample.others.items() if price > 0})
         return {
             "time_s": [self._scheduler.wall_s(sample.now_s) for sample in self._samples],
             "by_type": {name: [sample.prices.get(name, math.nan) for sample in self._samples] for name in types},
+            "by_resource": [
+                {
+                    "gpu_type": gpu_type,
+                    "resource": resource,
+                    "values": [sample.others.get((gpu_type, resource), math.nan) for sample in self._samples],
+                }
+                for gpu_type, resource in others
+            ],
         }

@@ -36,14 +36,16 @@ export function teams() {
 }
 
 export function prices() {
-  const figure = h('div');
+  const [figure, others] = [h('div'), h('div')];
   const page = h('div', {}, h('h1', {tabindex: -1}, 'Prices'),
-    h('p', {}, 'The price of a GPU type is what one more GPU of it adds to the objective of the policy, since this scheduler started.'), figure);
+    h('p', {}, 'The price of a GPU type is what one more GPU of it adds to the objective of the policy, since this scheduler started. Where CPU cores, memory or quotas of teams limit jobs, one more of these has a price, too.'), figure, others);
 
   async function refresh() {
     const found = await get('prices');
     fill(figure, chart('Price of one more GPU', 'in units of the objective', found.time_s,
       Object.entries(found.by_type).map(([name, values]) => ({name, values}))));
+    fill(others, found.by_resource.length ? chart('Price of one more of other resources', 'in units of the objective', found.time_s,
+      found.by_resource.map((one) => ({name: `${one.resource}, ${one.gpu_type}`, values: one.values}))) : '');
   }
 
   return {page, refresh, title: 'Prices'};
