@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gavelpy.errors import InvalidInput
+from gavelpy.mechanism.claims import ALONE
 from gavelpy.mechanism.commands import Command, EstimateThroughput, KillLease, RoundPlan, SolveAllocation
 from gavelpy.mechanism.events import (
     AgentRejoined,
@@ -141,10 +142,10 @@ def _of_pairs(ids: Identities, event: AllocationSolved) -> AllocationSolved:
         why = tuple(text for text, is_here in zip(event.refused_why, here.tolist(), strict=True) if is_here)
         event = replace(event, refused_jobs=rows[here], refused_why=why)
     if is_named(event.next_round) and event.next_round.shape[1] == COLUMNS:
-        members = event.next_round[:, :2]
-        rows = np.where(
-            members < 0, -1, _rows(ids, "next_round", np.maximum(members, 0).ravel()).reshape(members.shape)
-        )
-        here = (rows[:, 0] != GONE) & ((members[:, 1] < 0) | (rows[:, 1] != GONE))
-        event = replace(event, next_round=np.column_stack([rows, event.next_round[:, 2:]])[here])
+        first, other = event.next_round[:, 0], event.next_round[:, 1]
+        is_alone = other == ALONE
+        rows, others = (_rows(ids, "jobs of next_round", one) for one in (first, np.where(is_alone, first, other)))
+        here = (rows != GONE) & (others != GONE)
+        named = np.column_stack([rows, np.where(is_alone, ALONE, others), event.next_round[:, 2:]])
+        event = replace(event, next_round=named[here])
     return event

@@ -206,6 +206,17 @@ def test_a_restored_core_and_one_whose_jobs_have_left_accept_serials() -> None:
     assert core.jobs.leased.tolist() == [0, 1]
 
 
+@pytest.mark.parametrize("named", [[-1, -1, 0, 1], [-2, -1, 0, 1], [1, -2, 0, 1], [1, 3, 0, 1]])
+def test_serials_that_cannot_be_are_refused_also_when_jobs_have_left(named: list[int]) -> None:
+    core = two_types("gone", "a", "b")
+    tell(core, JobCancelled(0))
+    tell(core, JobsArchived(np.array([0])))
+    answer = answered(core, Named([("a", "v100")]))
+
+    with pytest.raises(InvalidInput, match=r"jobs of next_round must be in \[0, 3\)"):
+        core.handle(replace(answer, next_round=np.array([named])), core.now_s)
+
+
 def test_priority_classes_are_named_one_after_the_other_or_not_at_all() -> None:
     @dataclass(frozen=True)
     class Half(Named):
