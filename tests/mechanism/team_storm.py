@@ -27,7 +27,7 @@ from gavelpy.mechanism.events import (
     WakeupDue,
 )
 from gavelpy.mechanism.invariants import check
-from gavelpy.mechanism.lifecycle import JobState
+from gavelpy.mechanism.lifecycle import LAST_ALIVE, JobState
 from gavelpy.mechanism.priority_classes import PriorityClass
 from gavelpy.mechanism.reasons import reasons
 from gavelpy.mechanism.teams import Team
@@ -229,6 +229,16 @@ class TeamStorm:
         for (name, t), count in self.held().items():
             assert count <= quota[name].get(TYPES[t], np.inf), f"{name} holds {count} {TYPES[t]}"
 
+    def share(self, row: int, column: int) -> float:
+        """A job's share of a type that it can use now: not that next to a job that is over, which ends with it."""
+        jobs, claims = self.core.jobs, self.core.jobs.claims
+        found = float(jobs.target[row, column])
+        for k in range(claims.count):
+            members = {int(claims.first[k]), int(claims.second[k])} - {-1}
+            is_whole = all(jobs.state[one] <= LAST_ALIVE for one in members)
+            found += float(claims.target[k]) * (row in members and claims.gpu_type[k] == column and is_whole)
+        return found
+
     def check_owed(self) -> None:
         """Idle GPUs that are guaranteed to the team of a waiting job, on nodes that it may use: it must have them."""
         core, jobs, pool, held = self.core, self.core.jobs, self.core.pool, self.held()
@@ -243,7 +253,7 @@ class TeamStorm:
                 t, need = self.type_of(column), spec.gpus
                 if self.promised("", TYPES[t]) > pool.counts[column]:
                     continue  # it is divided in proportion
-                if not core.settings.fill_leftover and not jobs.total("target")[row, column] > 0:
+                if not core.settings.fill_leftover and not self.share(row, column) > 0:
                     continue
                 if any(held[name, t] + need > quota[name].get(TYPES[t], np.inf) for name in chain):
                     continue
