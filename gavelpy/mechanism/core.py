@@ -23,6 +23,7 @@ from gavelpy.mechanism import (
     class_planning,
     competition,
     eligibility,
+    gpu_memory,
     job_orders,
     nodes,
     non_preemptible,
@@ -144,6 +145,7 @@ class SchedulerCore:
                 return self._lease_ended(event)
             case TotalAnnounced() | GpuMemoryMeasured():
                 if reports.changes_needs(self.jobs, event, self.settings):
+                    gpu_memory.part(self)
                     self.disturb()
             case JobSubmitted() | JobCancelled() | JobsHeld() | JobsReleased() | JobsRequeued() | PriorityChanged():
                 return job_orders.apply(self, event)
@@ -249,6 +251,7 @@ class SchedulerCore:
         if isinstance(event, AllocationSolved):
             self.settle()
             self.question.apply(event, self.jobs, self.settings.rules.forgotten_s(self.settings))
+            gpu_memory.part(self)
             if len(self.exempt.jobs):
                 non_preemptible.claim(self.jobs, self.exempt.jobs)
             self.settings.rules.allocation_arrived(self.jobs, self.settings)

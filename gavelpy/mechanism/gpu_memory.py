@@ -24,6 +24,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import Bools, Floats, Ints
 
 if TYPE_CHECKING:
+    from gavelpy.mechanism.core import SchedulerCore
     from gavelpy.mechanism.events import GpuMemoryMeasured
     from gavelpy.mechanism.jobs import JobTable
     from gavelpy.mechanism.settings import MechanismSettings
@@ -97,6 +98,30 @@ def measured(jobs: JobTable, event: GpuMemoryMeasured, settings: MechanismSettin
     for row, peak in zip(rows.tolist(), peaks.tolist(), strict=True):
         jobs.measured_gib[row] = max(peak, jobs.measured_gib.get(row, 0.0))
     return settings.packing and bool((needed_gib(jobs, rows, settings) != before).any())
+
+
+def part(core: SchedulerCore) -> None:
+    """Takes the share, and the place in a named round, of pairs that do not fit on their GPUs any more.
+
+    Measurements and settings can be newer than an allocation. Jobs that no plan preempts stay where they are.
+    """
+    jobs, settings = core.jobs, core.settings
+    if not settings.packing or not settings.gpu_types:
+        return
+    named, claims = core.question.next_round, jobs.claims
+    if len(named):
+        core.question.next_round = named[_fit(core, named[:, 0], named[:, 1], named[:, 2])]
+    core.settle()  # shares change
+    is_bound = jobs.marks(core.exempt.jobs)[claims.first]
+    claims.target[~is_bound & ~_fit(core, claims.first, claims.second, claims.gpu_type)] = 0.0
+
+
+def _fit(core: SchedulerCore, first: Ints, second: Ints, gpu_type: Ints) -> Bools:
+    """Whether these jobs fit on a GPU of the type, (K,): all without a second job, which is -1."""
+    known = {one.name: one.memory_gib for one in core.settings.gpu_types}
+    there = np.array([known.get(name, 0.0) for name in core.pool.gpu_types])
+    one, other = (needed_gib(core.jobs, rows, core.settings) for rows in (first, np.maximum(second, 0)))
+    return np.asarray((second < 0) | ((one > 0) & (other > 0) & (one + other <= there[gpu_type])))
 
 
 def in_words(declared_gib: float, measured_gib: float) -> str:

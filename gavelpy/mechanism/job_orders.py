@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, assert_never
 
 import numpy as np
 
-from gavelpy.mechanism import booking, eligibility, non_preemptible, priority_classes, reservations, sizes, windows
+from gavelpy.mechanism import (
+    booking,
+    eligibility,
+    gpu_memory,
+    non_preemptible,
+    priority_classes,
+    reservations,
+    sizes,
+    windows,
+)
 from gavelpy.mechanism.commands import Command, KillLease
 from gavelpy.mechanism.domains import can_run_somewhere
 from gavelpy.mechanism.eligibility import Hold
@@ -92,6 +101,7 @@ def reconfigure(core: SchedulerCore, settings: MechanismSettings) -> None:
     if jobs.any_gated:
         eligibility.shorten(jobs, settings, core.now_s)
         core.retry_due_s = eligibility.due_s(jobs, core.now_s)
+    gpu_memory.part(core)
     core.disturb()
 
 

@@ -8,7 +8,15 @@ import pytest
 from gavelpy.errors import InvalidInput
 from gavelpy.journal.codec import decode, decode_state, encode, encode_state
 from gavelpy.mechanism.core import SchedulerCore
-from gavelpy.mechanism.events import GpuMemoryMeasured, JobCancelled, JobsArchived, Outcome
+from gavelpy.mechanism.events import (
+    NO_INTS,
+    AllocationSolved,
+    GpuMemoryMeasured,
+    JobCancelled,
+    JobsArchived,
+    JobSubmitted,
+    Outcome,
+)
 from gavelpy.mechanism.gpu_memory import MARGIN, GpuType, in_words, needed_gib
 from gavelpy.mechanism.snapshot import NEWEST, restore, snapshot
 from tests.mechanism.builders import end, make_mechanism, make_spec, questions, running_core, tell, wake
@@ -131,3 +139,22 @@ def test_owners_read_what_their_job_uses(declared: float, used: float, text: str
 
     assert text in found
     assert bool(found) == bool(used)
+
+
+def paired(used_gib: float, *, named: bool = False) -> bool:
+    """Whether a round pairs two jobs that declared 8 GiB each of 16, if one uses this before the answer comes."""
+    core = running_core(make_spec("a", gpu_memory_gib=8.0), packing=True, gpu_types=V100)
+    tell(core, JobSubmitted(make_spec("b", gpu_memory_gib=8.0)))
+    (question,) = questions(wake(core))
+    tell(core, GpuMemoryMeasured(np.array([0]), core.jobs.lease[:1].copy(), np.array([used_gib])))
+    pair = {"pair_jobs": np.array([[0, 1]]), "pair_gpu_type": np.array([0]), "pair_share": np.array([1.0])}
+    row = np.array([[0, 1, 0, 1]]) if named else NO_INTS
+    tell(core, AllocationSolved(question.epoch, NO_INTS, NO_INTS, np.zeros(0), 0.0, 0.0, "", **pair, next_round=row))
+    wake(core, core.round_end_s)
+    wake(core, core.now_s + core.settings.solve_patience_s)
+    return int(core.jobs.partner[0]) == 1
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_jobs_that_do_not_fit_any_more_when_the_answer_comes_are_not_paired(named: bool) -> None:
+    assert [paired(gib, named=named) for gib in (7.0, 8.0, 8.1, 12.0)] == [True, True, False, False]
