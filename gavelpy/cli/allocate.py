@@ -11,6 +11,7 @@ from gavelpy.cli import options as o
 from gavelpy.cli import parsing as p
 from gavelpy.cli.output import Output, console, echo_json, notify, printable
 from gavelpy.cli.parsing import warn_of_problem
+from gavelpy.cli.simulation_options import TeamsOption
 from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def allocate(
     blind: o.BlindAllocateOption = False,
     blind_view: o.BlindViewOption = "mean",
     whole_gangs: o.WholeGangsOption = False,
-    teams: o.TeamsOption = None,
+    teams: TeamsOption = None,
     explain: o.ExplainOption = False,
     output: o.OutputOption = Output.TABLE,
 ) -> None:

@@ -24,7 +24,10 @@ import typer
 
 from gavelpy.cli import options as o
 from gavelpy.cli import simulate as s
+from gavelpy.cli.experiment import Experiment, run
 from gavelpy.cli.output import console, notify
+from gavelpy.cli.simulation_choices import list_prices
+from gavelpy.cli.simulation_options import FiguresOption
 from gavelpy.errors import InvalidInput, RemoteViolation
 
 if TYPE_CHECKING:
@@ -76,7 +79,7 @@ JOBS = (
 
 def demo(
     report: Annotated[Path, typer.Option(metavar="FILE", help="HTML report to write.")] = Path("out/demo/report.html"),
-    figures: o.FiguresOption = None,
+    figures: FiguresOption = None,
     seed: o.SeedOption = 0,
     live: Annotated[
         bool,
@@ -102,16 +105,16 @@ def demo(
     if live:
         check_installed()
     trace = read_trace(workloads_directory() / _TRACE)
-    experiment = s.Experiment(
+    experiment = Experiment(
         trace=trace,
-        cluster=Cluster.of(_SIMULATED_GPUS, price_usd_per_gpu_h=s.list_prices(list(_SIMULATED_GPUS))),
+        cluster=Cluster.of(_SIMULATED_GPUS, price_usd_per_gpu_h=list_prices(list(_SIMULATED_GPUS))),
         runs=[PolicyRun(policy, blind) for policy in _POLICIES for blind in (True, False)],
         options={"fairness": True},
         settings=preset("default"),
         seed=seed,
     )
     typer.echo(experiment.title)
-    results = s.run(experiment)
+    results = run(experiment)
     s.show(results)
     s.write_report(report, figures, experiment, results)
     typer.echo(f"\nreport: {report}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -17,14 +17,10 @@ from gavelpy.cli.output import Output
 GPUS_MAX = 1_000_000
 JOBS_MAX = 1_000_000
 _SEED_MAX = 2**63 - 1
-_TRACE_HELP = "Trace file: CSV, or Gavel's format with 7, 10 or 12 columns."
+TRACE_HELP = "Trace file: CSV, or Gavel's format with 7, 10 or 12 columns."
 
-# Headings in --help
-_GENERATED = "Generated traces"
-_CLUSTER = "Cluster"
-_POLICIES = "Policies"
-_ROUNDS = "Rounds and costs"
-RESULTS = "Results"
+# A heading in --help
+GENERATED = "Generated traces"
 
 
 def complete_policy(incomplete: str) -> list[str]:
@@ -65,11 +61,6 @@ def number(low: float = 0.0, high: float = 1e12) -> Callable[[str], float]:
     return parse
 
 
-def _seconds(most: float, text: str) -> Any:  # Any: as typer.Option
-    """An option in seconds, up to `most`, of simulated rounds."""
-    return typer.Option(metavar="S", parser=number(0, most), rich_help_panel=_ROUNDS, help=text)
-
-
 def _output(text: str) -> Output:
     if text not in list(Output):
         raise typer.BadParameter(f"must be one of {', '.join(Output)}, got {text[:60]!r}")
@@ -97,7 +88,7 @@ ThroughputsOption = Annotated[
         "their own. Default: the published rates that ship with gavel.",
     ),
 ]
-TraceArgument = Annotated[Path, typer.Argument(metavar="TRACE", help=_TRACE_HELP)]
+TraceArgument = Annotated[Path, typer.Argument(metavar="TRACE", help=TRACE_HELP)]
 
 # Trace generator
 RateOption = Annotated[
@@ -105,7 +96,7 @@ RateOption = Annotated[
     typer.Option(
         metavar="X",
         parser=number(1e-9, 1e9),
-        rich_help_panel=_GENERATED,
+        rich_help_panel=GENERATED,
         help="Mean arrivals per hour (Poisson). Default: all jobs arrive at once.",
     ),
 ]
@@ -114,33 +105,33 @@ InterarrivalOption = Annotated[
     typer.Option(
         metavar="S",
         parser=number(),
-        rich_help_panel=_GENERATED,
+        rich_help_panel=GENERATED,
         help="Mean seconds between arrivals (Gavel's --lam), instead of --rate-per-h.",
     ),
 ]
 MultiGpuOption = Annotated[
     bool,
     typer.Option(
-        "--multi-gpu", rich_help_panel=_GENERATED, help="Gangs of 1, 2, 4 and 8 GPUs, with Gavel's probabilities."
+        "--multi-gpu", rich_help_panel=GENERATED, help="Gangs of 1, 2, 4 and 8 GPUs, with Gavel's probabilities."
     ),
 ]
 GpuMixOption = Annotated[
     str | None,
     typer.Option(
-        metavar="N:P,...", rich_help_panel=_GENERATED, help="Gang sizes and their probabilities, e.g. 1:0.7,4:0.3."
+        metavar="N:P,...", rich_help_panel=GENERATED, help="Gang sizes and their probabilities, e.g. 1:0.7,4:0.3."
     ),
 ]
 WeightsOption = Annotated[
     str | None,
     typer.Option(
-        metavar="W:P,...", rich_help_panel=_GENERATED, help="Weights and their probabilities, e.g. 1:0.8,5:0.2."
+        metavar="W:P,...", rich_help_panel=GENERATED, help="Weights and their probabilities, e.g. 1:0.8,5:0.2."
     ),
 ]
 DeadlinesOption = Annotated[
     str | None,
     typer.Option(
         metavar="F:P,...",
-        rich_help_panel=_GENERATED,
+        rich_help_panel=GENERATED,
         help="Deadlines as multiples of the run time, and their probabilities, e.g. 1.2:0.5,2:0.5.",
     ),
 ]
@@ -148,182 +139,9 @@ ReferenceTypeOption = Annotated[
     str | None,
     typer.Option(
         metavar="TYPE",
-        rich_help_panel=_GENERATED,
+        rich_help_panel=GENERATED,
         help="GPU type with which run times are converted to steps. Default: v100.",
     ),
-]
-
-# gavel simulate
-OptionalTraceArgument = Annotated[Path | None, typer.Argument(metavar="[TRACE]", help=_TRACE_HELP)]
-GenerateOption = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        parser=whole(1, JOBS_MAX),
-        rich_help_panel=_GENERATED,
-        help="Generate N jobs instead of reading a trace.",
-    ),
-]
-ClusterOption = Annotated[
-    str, typer.Option(metavar="TYPE:COUNT,...", rich_help_panel=_CLUSTER, help="Number of GPUs of each type.")
-]
-GpusPerNodeOption = Annotated[
-    int,
-    typer.Option(
-        "--gpus-per-node",
-        "--gpus-per-server",
-        metavar="N",
-        parser=whole(1, GPUS_MAX),
-        rich_help_panel=_CLUSTER,
-        help="GPUs of each node.",
-    ),
-]
-PricesOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TYPE:USD,...",
-        rich_help_panel=_CLUSTER,
-        help="USD per GPU-hour. Default: list prices of known types.",
-    ),
-]
-NodeResourcesOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TYPE:CORES:GIB,...",
-        rich_help_panel=_CLUSTER,
-        help="CPU cores and memory of each node, 0 = unlimited. Default: they limit no job.",
-    ),
-]
-PoliciesOption = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME[,NAME...]",
-        autocompletion=complete_policy,
-        rich_help_panel=_POLICIES,
-        help="Policies to run; see `gavel policies`. Parameters follow a colon (shortest_job_first:by=total); the "
-        "suffix @blind hides GPU types from the policy. FILE.py:CLASS is a policy of your own.",
-    ),
-]
-BlindOption = Annotated[
-    bool,
-    typer.Option(
-        "--blind", rich_help_panel=_POLICIES, help="Hide the differences between GPU types from all policies."
-    ),
-]
-PresetOption = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME", rich_help_panel=_ROUNDS, help="default, or gavel-osdi20: the rules of the original Gavel."
-    ),
-]
-RoundOption = Annotated[
-    float | None,
-    typer.Option(
-        metavar="S",
-        parser=number(1, 86_400),
-        rich_help_panel=_ROUNDS,
-        help="Length of a round, 1 to 86400. Default: 360.",
-    ),
-]
-SolveIntervalOption = Annotated[
-    float | None, _seconds(1e12, "Least time between two allocations. Default: the preset's, one round or 1920.")
-]
-CheckpointOption = Annotated[float | None, _seconds(1e12, "Time to stop a job. Default: the preset's, 5 or 0.")]
-RestartOption = Annotated[float | None, _seconds(1e12, "Time to start a job. Default: the preset's, 15 or 0.")]
-MigrationOption = Annotated[
-    float | None, _seconds(1e12, "Additional time to start a job on other GPUs. Default: the preset's, 5 or 0.")
-]
-LeaseMinOption = Annotated[
-    float | None,
-    _seconds(86_400, "Minimum age of a lease before it can be preempted. Default: the preset's, half a round or 0."),
-]
-TeamsOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--teams",
-        metavar="FILE",
-        rich_help_panel=_POLICIES,
-        help=r"Teams, for the policy hierarchical: a TOML file with tables \[teams.NAME], such as a scheduler's "
-        "configuration. Each job's entity must be a team. Default: entities of weight 1.",
-    ),
-]
-MoveLagOption = Annotated[
-    float | None,
-    _seconds(
-        604_800,
-        "A running job is preempted by one whose lag (time owed less received) is this much larger; 0 = at any lag. "
-        "Default: the preset's, five rounds (of policies that use deadlines: one) or 0.",
-    ),
-]
-StartMaxOption = Annotated[
-    float | None, _seconds(86_400, "The same for a lease without any step yet. Default: the preset's, 300 or 0.")
-]
-RetryOption = Annotated[
-    float | None,
-    _seconds(
-        86_400,
-        "Delay before a failed job is restarted, doubled each time up to --retry-max-s. Jobs of a trace do not "
-        "fail; the journal records the setting. Default: the preset's, 10 or 0.",
-    ),
-]
-RetryMaxOption = Annotated[float | None, _seconds(86_400, "Longest delay before a restart. Default: 300.")]
-PackingOption = Annotated[
-    bool,
-    typer.Option(
-        "--packing",
-        rich_help_panel=_ROUNDS,
-        help="Co-locate two jobs on the same GPUs if the policy gains by it; --throughputs must have rates of pairs.",
-    ),
-]
-EstimateOption = Annotated[
-    bool,
-    typer.Option(
-        "--estimate",
-        rich_help_panel=_POLICIES,
-        help="Hide the rates from the scheduler, which learns them from the progress of running jobs.",
-    ),
-]
-ClaimsOffOption = Annotated[
-    float | None,
-    typer.Option(
-        metavar="X",
-        parser=number(1, 1000),
-        rich_help_panel=_POLICIES,
-        help="With --estimate: jobs declare rates that are wrong by factors of up to X, 1 to 1000. Default: they "
-        "declare none.",
-    ),
-]
-ProfileGpuSOption = Annotated[
-    float | None,
-    typer.Option(
-        "--profile-gpu-s",
-        metavar="X",
-        parser=number(0, 1e9),
-        rich_help_panel=_POLICIES,
-        help="With --estimate: GPU-seconds of each allocation reserved to measure the most valuable unknown rates (of "
-        "pairs, too, with --packing). Default: 0.",
-    ),
-]
-WindowOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="A:B",
-        rich_help_panel=RESULTS,
-        help="Measure only jobs A to B-1 in order of arrival, and end when they have finished.",
-    ),
-]
-ReportOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", rich_help_panel=RESULTS, help="HTML report to write.")
-]
-FiguresOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR", rich_help_panel=RESULTS, help="Directory to write each figure to, as SVG, PDF and CSV."
-    ),
-]
-JournalOption = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", rich_help_panel=RESULTS, help="Directory to write the journal of each run to."),
 ]
 
 # gavel allocate
@@ -375,7 +193,7 @@ DeprecatedTargetOption = Annotated[Path | None, typer.Option("-o", "--output", h
 FormatOption = Annotated[
     str | None, typer.Option(metavar="csv|gavel", help="Format to write. Default: by the extension of OUT.")
 ]
-SourceArgument = Annotated[Path, typer.Argument(metavar="IN", help=_TRACE_HELP)]
+SourceArgument = Annotated[Path, typer.Argument(metavar="IN", help=TRACE_HELP)]
 TargetArgument = Annotated[
     Path, typer.Argument(metavar="OUT", help="File to write: .csv, or .trace for Gavel's format.")
 ]

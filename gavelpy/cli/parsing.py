@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gavelpy.cli.options import GPUS_MAX
+from gavelpy.cli import options as o
 from gavelpy.cli.output import notify
 from gavelpy.errors import InvalidInput
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 class GeneratorChoices:
     """The options of a trace to generate, as given on the command line."""
 
-    rate_per_h: float | None = None
-    mean_interarrival_s: float | None = None
-    multi_gpu: bool = False
-    gpu_mix: str | None = None
-    weights: str | None = None
-    deadlines: str | None = None
-    reference_gpu_type: str | None = None
+    rate_per_h: o.RateOption = None
+    mean_interarrival_s: o.InterarrivalOption = None
+    multi_gpu: o.MultiGpuOption = False
+    gpu_mix: o.GpuMixOption = None
+    weights: o.WeightsOption = None
+    deadlines: o.DeadlinesOption = None
+    reference_gpu_type: o.ReferenceTypeOption = None
 
     def given(self) -> dict[str, float | bool | str]:
         """The options that were given."""
@@ -78,8 +78,8 @@ def gangs(text: str) -> dict[int, float]:
     """`1:0.7,4:0.3` as {1: 0.7, 4: 0.3}."""
     found = mix("--gpu-mix", text)
     for gpus in found:
-        if not gpus.is_integer() or not 1 <= gpus <= GPUS_MAX:
-            raise InvalidInput(f"--gpu-mix must hold whole numbers of GPUs in [1, {GPUS_MAX}], got {gpus!r}")
+        if not gpus.is_integer() or not 1 <= gpus <= o.GPUS_MAX:
+            raise InvalidInput(f"--gpu-mix must hold whole numbers of GPUs in [1, {o.GPUS_MAX}], got {gpus!r}")
     return {int(gpus): probability for gpus, probability in found.items()}
 
 

@@ -2,146 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gavelpy.cli import options as o
 from gavelpy.cli import parsing as p
-from gavelpy.cli.output import FAILED, Output, console, echo_json, notify, printable, progress_bar
-from gavelpy.cli.parsing import GeneratorChoices, believed_table_of, warn_of_trace
+from gavelpy.cli import simulation_options as s
+from gavelpy.cli.experiment import Experiment, run
+from gavelpy.cli.output import FAILED, Output, console, echo_json, notify, printable
+from gavelpy.cli.parsing import GeneratorChoices, believed_table_of
+from gavelpy.cli.simulation_choices import (
+    ClusterChoices,
+    CostChoices,
+    LearningChoices,
+    MechanismChoices,
+    TraceChoices,
+    given,
+    takes_choices,
+)
 from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from gavelpy.model.cluster import Cluster
-    from gavelpy.model.job import Trace
     from gavelpy.model.throughput import ThroughputTable
-    from gavelpy.policies.base import PolicyRun
-    from gavelpy.simulator.estimation import Learning
     from gavelpy.simulator.metrics import SimulationResult
-    from gavelpy.simulator.settings import SimulationSettings
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """The complete input of a simulation, checked before the work starts."""
-
-    trace: Trace
-    cluster: Cluster
-    runs: Sequence[PolicyRun]
-    settings: SimulationSettings
-    seed: int = 0
-    window: tuple[int, int] | None = None
-    journal: Path | None = None
-    throughputs: ThroughputTable | None = None  # true rates of co-located jobs, if jobs may share GPUs
-    learning: Learning | None = None  # how the scheduler learns rates, if they are hidden from it
-    options: Mapping[str, Any] = field(default_factory=dict)  # from the command line, for the record
-
-    @property
-    def fairness(self) -> bool:
-        """Whether `isolated` is simulated in addition, for finish-time fairness."""
-        return bool(self.options.get("fairness"))
-
-    @property
-    def title(self) -> str:
-        """One line: the trace, its jobs and the cluster."""
-        gpus = zip(self.cluster.gpu_counts.tolist(), self.cluster.gpu_types, strict=True)
-        return f"{self.trace.name}: {len(self.trace):,} jobs on {', '.join(f'{n} {gpu_type}' for n, gpu_type in gpus)}"
-
-    @property
-    def parameters(self) -> dict[str, Any]:  # Any: JSON values
-        """All parameters, so that the simulation can be repeated."""
-        from gavelpy import __version__
-
-        mechanism = self.settings.mechanism
-        return {
-            "trace": self.trace.name,
-            "jobs": len(self.trace),
-            "cluster": dict(zip(self.cluster.gpu_types, self.cluster.gpu_counts.tolist(), strict=True)),
-            **_amounts(self.cluster),
-            "prices_usd_per_gpu_h": dict(zip(self.cluster.gpu_types, self.cluster.prices.tolist(), strict=True)),
-            "policies": [run.label for run in self.runs],
-            "window": list(self.window) if self.window is not None else None,
-            **self.options,
-            "round_s": mechanism.round_s,
-            "solve_interval_s": mechanism.solve_interval_s,
-            "solve_at_least_every_s": mechanism.solve_at_least_every_s,
-            "lease_min_s": mechanism.lease_min_s,
-            "start_max_s": mechanism.start_max_s,
-            "move_lag_s": mechanism.move_lag_s,
-            "retry_s": mechanism.retry_s,
-            "retry_max_s": mechanism.retry_max_s,
-            **({"teams": [asdict(team) for team in mechanism.teams]} if mechanism.teams else {}),
-            **self._by_policy("move_lag_s"),
-            **self._by_policy("solve_interval_s"),
-            **asdict(self.settings.costs),
-            "version": __version__,
-        }
-
-    def _by_policy(self, name: str) -> dict[str, dict[str, float]]:
-        """A setting of the runs for which it differs from the mechanism's, by label, if there are any."""
-        from gavelpy.policies.base import policy_from
-
-        by_label = {run.label: self.settings.for_policy(policy_from(run.policy)) for run in self.runs}
-        values = {label: getattr(settings.mechanism, name) for label, settings in by_label.items()}
-        others = {label: value for label, value in values.items() if value != getattr(self.settings.mechanism, name)}
-        return {f"{name}_by_policy": others} if others else {}
 
 
 FairnessOption = Annotated[
     bool,
     typer.Option(
         "--fairness",
-        rich_help_panel=o.RESULTS,
+        rich_help_panel=s.RESULTS,
         help="Report finish-time fairness, which takes another simulation, under `isolated`. Without this, it is "
         "reported if `isolated` is one of the policies.",
     ),
 ]
 
 
+@takes_choices
 def simulate(
-    trace: o.OptionalTraceArgument = None,
-    generate: o.GenerateOption = None,
-    rate_per_h: o.RateOption = None,
-    mean_interarrival_s: o.InterarrivalOption = None,
-    multi_gpu: o.MultiGpuOption = False,
-    gpu_mix: o.GpuMixOption = None,
-    weights: o.WeightsOption = None,
-    deadlines: o.DeadlinesOption = None,
-    reference_gpu_type: o.ReferenceTypeOption = None,
-    cluster: o.ClusterOption = "v100:36,p100:36,k80:36",
-    gpus_per_node: o.GpusPerNodeOption = 4,
-    prices: o.PricesOption = None,
-    node_resources: o.NodeResourcesOption = None,
+    traces: TraceChoices,
+    new: GeneratorChoices,
+    nodes: ClusterChoices,
+    rates: LearningChoices,
+    mechanism: MechanismChoices,
+    costs: CostChoices,
+    *,
     throughputs: o.ThroughputsOption = None,
-    policy: o.PoliciesOption = "max_min_fairness",
-    blind: o.BlindOption = False,
-    estimate: o.EstimateOption = False,
-    claims_off: o.ClaimsOffOption = None,
-    profile_gpu_s: o.ProfileGpuSOption = None,
-    preset: o.PresetOption = "default",
-    round_s: o.RoundOption = None,
-    solve_interval_s: o.SolveIntervalOption = None,
-    checkpoint_s: o.CheckpointOption = None,
-    restart_s: o.RestartOption = None,
-    migration_s: o.MigrationOption = None,
-    lease_min_s: o.LeaseMinOption = None,
-    start_max_s: o.StartMaxOption = None,
-    move_lag_s: o.MoveLagOption = None,
-    retry_s: o.RetryOption = None,
-    retry_max_s: o.RetryMaxOption = None,
-    packing: o.PackingOption = False,
-    teams: o.TeamsOption = None,
+    policy: s.PoliciesOption = "max_min_fairness",
+    blind: s.BlindOption = False,
     seed: o.SeedOption = 0,
-    window: o.WindowOption = None,
+    window: s.WindowOption = None,
     fairness: FairnessOption = False,
     output: o.OutputOption = Output.TABLE,
-    report: o.ReportOption = None,
-    figures: o.FiguresOption = None,
-    journal: o.JournalOption = None,
+    report: s.ReportOption = None,
+    figures: s.FiguresOption = None,
+    journal: s.JournalOption = None,
 ) -> None:
     """Simulate a trace on a cluster under one or more policies.
 
@@ -153,53 +71,27 @@ def simulate(
       gavel simulate gavel.trace --throughputs gavel.json --preset gavel-osdi20
       gavel simulate gavel.trace --throughputs gavel.json --packing --estimate
     """
-    new = GeneratorChoices(rate_per_h, mean_interarrival_s, multi_gpu, gpu_mix, weights, deadlines, reference_gpu_type)
-    costs = {"checkpoint_s": checkpoint_s, "restart_s": restart_s, "migration_s": migration_s}
-    rounds = {"round_s": round_s, "solve_interval_s": solve_interval_s, "move_lag_s": move_lag_s}
-    rounds |= {"lease_min_s": lease_min_s, "start_max_s": start_max_s, "retry_s": retry_s, "retry_max_s": retry_max_s}
     check_report(report, figures)
     experiment = Experiment(
         runs=p.runs(policy, blind=blind),
-        cluster=_cluster(cluster, gpus_per_node, prices, node_resources),
-        settings=_settings(preset, rounds | {"packing": packing or None, "teams": p.teams(teams)}, costs),
+        cluster=nodes.build(),
+        settings=mechanism.settings(costs),
         window=p.window(window) if window is not None else None,
         journal=p.writable_directory("--journal", journal) if journal is not None else None,
-        trace=_trace(trace, generate, new, table := believed_table_of(throughputs), seed),
+        trace=traces.read(new, table := believed_table_of(throughputs), seed),
         seed=seed,
-        throughputs=_pairs(table, throughputs) if packing else None,
-        learning=_learning(estimate, claims_off, profile_gpu_s),
-        options=_record(gpus_per_node, throughputs, preset, packing=packing, fairness=fairness, estimate=estimate)
-        | _given({"generate": generate and new.given(), "claims_off": claims_off, "profile_gpu_s": profile_gpu_s}),
+        throughputs=_pairs(table, throughputs) if mechanism.packing else None,
+        learning=rates.build(),
+        options={
+            "gpus_per_server": nodes.gpus_per_node,
+            "throughputs": str(throughputs or "published"),
+            "preset": mechanism.preset,
+            **_set(packing=mechanism.packing, fairness=fairness, estimate=rates.estimate),
+            **given({"generate": traces.generate and new.given()}),
+            **given({"claims_off": rates.claims_off, "profile_gpu_s": rates.profile_gpu_s}),
+        },
     )
     _output(experiment, run(experiment), report, figures, output)
-
-
-def _amounts(cluster: Cluster) -> dict[str, dict[str, list[float]]]:
-    """CPU cores and memory of a node of each type, for the record; empty if none are stated."""
-    found = {node.gpu_type: [node.cpus, node.memory_gib] for node in cluster.nodes if node.cpus or node.memory_gib}
-    return {"node_resources": found} if found else {}
-
-
-def run(experiment: Experiment) -> dict[str, SimulationResult]:
-    """The results by label; shows progress bars on a terminal."""
-    from gavelpy.simulator.compare import compare
-
-    if experiment.settings.little_work:
-        notify(f"warning: {experiment.settings.little_work}")
-    with progress_bar() as progress:
-        return compare(
-            experiment.trace,
-            experiment.cluster,
-            experiment.runs,
-            settings=experiment.settings,
-            seed=experiment.seed,
-            window=experiment.window,
-            progress=progress,
-            journal_directory=experiment.journal,
-            throughputs=experiment.throughputs,
-            learning=experiment.learning,
-            fairness=experiment.fairness,
-        )
 
 
 def show(results: Mapping[str, SimulationResult]) -> None:
@@ -230,10 +122,8 @@ def write_report(
         notify(f"{len(write_figures(figures, found))} files of figures and tables written to {figures}")
 
 
-def _record(gpus_per_node: int, throughputs: Path | None, preset: str, **flags: bool) -> dict[str, Any]:  # Any: JSON
-    """Options for the record, with those of these flags that are set."""
-    given = {"gpus_per_server": gpus_per_node, "throughputs": str(throughputs or "published"), "preset": preset}
-    return given | {name: True for name, is_set in flags.items() if is_set}
+def _set(**flags: bool) -> dict[str, bool]:
+    return {name: True for name, is_set in flags.items() if is_set}
 
 
 def check_report(path: Path | None, figures: Path | None) -> None:
@@ -248,14 +138,6 @@ def check_report(path: Path | None, figures: Path | None) -> None:
     if figures is not None:
         html.check_installed("--figures")
         p.writable_directory("--figures", figures)
-
-
-def list_prices(gpu_types: Sequence[str]) -> dict[str, float]:
-    """List prices in USD per GPU-hour of the types in the catalogue."""
-    from gavelpy.traces.workloads import catalogue
-
-    known = catalogue()
-    return {name: known[name].price_usd_per_gpu_h for name in gpu_types if name in known}
 
 
 def _output(
@@ -293,89 +175,3 @@ def _pairs(table: ThroughputTable, path: Path | None) -> ThroughputTable:
         what = "the published table" if path is None else repr(str(path))
         raise InvalidInput(f"--packing needs --throughputs FILE with rates of pairs (Gavel's JSON), got {what} without")
     return table
-
-
-def _learning(estimate: bool, claims_off: float | None, profile_gpu_s: float | None) -> Learning | None:
-    if not estimate and claims_off is not None:
-        raise InvalidInput(f"--claims-off needs --estimate, got --claims-off {claims_off:g} without")
-    if not estimate and profile_gpu_s is not None:
-        raise InvalidInput(f"--profile-gpu-s needs --estimate, got --profile-gpu-s {profile_gpu_s:g} without")
-    if not estimate:
-        return None
-    from gavelpy.simulator.estimation import Learning
-
-    return Learning(claims_off or 0.0, profile_gpu_s or 0.0)
-
-
-def _cluster(text: str, gpus_per_node: int, prices: str | None, node_resources: str | None) -> Cluster:
-    from gavelpy.model.cluster import Cluster
-
-    if any(len(part) > 100 for part in text.split(",")):  # int() refuses numbers of thousands of digits
-        raise InvalidInput(f"--cluster must look like v100:36,k80:12, got {text[:60]!r}...")
-    bare = Cluster.parse(text, gpus_per_node=gpus_per_node)
-    usd_per_gpu_h = list_prices(bare.gpu_types) | (p.prices(prices) if prices is not None else {})
-    for gpu_type in usd_per_gpu_h:
-        if gpu_type not in bare.gpu_types:
-            raise InvalidInput(
-                f"--prices must name types of the cluster ({', '.join(bare.gpu_types)}), got {gpu_type!r}"
-            )
-    amounts = p.node_resources(node_resources) if node_resources is not None else ({}, {})
-    return Cluster.parse(text, gpus_per_node=gpus_per_node, price_usd_per_gpu_h=usd_per_gpu_h).with_amounts(*amounts)
-
-
-def _settings(
-    preset: str,
-    mechanism: Mapping[str, Any],
-    costs: Mapping[str, float | None],  # Any: settings of several types
-) -> SimulationSettings:
-    from gavelpy.simulator.settings import preset as settings_of
-
-    base, given = settings_of(preset), _given(mechanism)
-    settings = base.mechanism
-    if settings.lease_min_s and "round_s" in given:
-        settings = settings.with_round(given["round_s"])
-    if "retry_s" in given and "retry_max_s" not in given:
-        given["retry_max_s"] = max(settings.retry_max_s, given["retry_s"])
-    return replace(
-        base,
-        mechanism=replace(settings, **given),
-        costs=replace(base.costs, **_given(costs)),
-        mechanism_given=frozenset(given),
-    )
-
-
-def _given(values: Mapping[str, Any]) -> dict[str, Any]:  # Any: values of several types
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _trace(path: Path | None, count: int | None, choices: GeneratorChoices, table: ThroughputTable, seed: int) -> Trace:
-    if (path is None) == (count is None):
-        raise InvalidInput(
-            "simulate takes either a TRACE or --generate N, got " + ("neither" if path is None else "both")
-        )
-    if count is None:
-        from gavelpy.traces.reader import read_trace
-
-        assert path is not None
-        for name in choices.given():
-            raise InvalidInput(f"--{name.replace('_', '-')} needs --generate N, got the trace {str(path)!r}")
-        found = read_trace(path, throughputs=table)
-        warn_of_trace(found)
-        return _warned_of_unknown(found)
-    import numpy as np
-
-    from gavelpy.traces.generator import generate
-
-    return _warned_of_unknown(generate(choices.options(count), table, np.random.default_rng(seed)))
-
-
-def _warned_of_unknown(trace: Trace) -> Trace:
-    unknown = sorted({(job.job_type, job.gpus) for job in trace.jobs if not job.rates_steps_per_s})
-    if unknown:
-        count = sum(not job.rates_steps_per_s for job in trace.jobs)
-        name, gpus = unknown[0]
-        notify(
-            f"warning: {count:,} of {len(trace):,} jobs have no throughputs and cannot run, such as {name!r} on {gpus} "
-            "GPUs; --throughputs FILE gives them"
-        )
-    return trace

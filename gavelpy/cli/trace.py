@@ -10,6 +10,7 @@ from gavelpy.cli import options as o
 from gavelpy.cli import parsing as p
 from gavelpy.cli.output import Output, console, echo_json, notify, printable
 from gavelpy.cli.parsing import believed_table_of
+from gavelpy.cli.simulation_choices import takes_choices
 from gavelpy.errors import InvalidInput
 
 _SHOWN_MAX = 8  # entries of a mapping; JSON has all of them
@@ -18,15 +19,11 @@ app = typer.Typer(no_args_is_help=True, help="Generate, describe and convert tra
 
 
 @app.command()
+@takes_choices
 def generate(
     jobs: o.JobsOption,
-    rate_per_h: o.RateOption = None,
-    mean_interarrival_s: o.InterarrivalOption = None,
-    multi_gpu: o.MultiGpuOption = False,
-    gpu_mix: o.GpuMixOption = None,
-    weights: o.WeightsOption = None,
-    deadlines: o.DeadlinesOption = None,
-    reference_gpu_type: o.ReferenceTypeOption = None,
+    choices: p.GeneratorChoices,
+    *,
     throughputs: o.ThroughputsOption = None,
     seed: o.SeedOption = 0,
     out: o.TargetOption = None,
@@ -45,9 +42,6 @@ def generate(
     from gavelpy.traces.fields import csv_text, write_text
     from gavelpy.traces.generator import generate as draw
 
-    choices = p.GeneratorChoices(
-        rate_per_h, mean_interarrival_s, multi_gpu, gpu_mix, weights, deadlines, reference_gpu_type
-    )
     generator_options = choices.options(jobs)
     target = p.target(out, output)
     trace = draw(generator_options, believed_table_of(throughputs), np.random.default_rng(seed))

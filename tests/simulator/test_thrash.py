@@ -10,7 +10,7 @@ from gavelpy.mechanism.events import Event, LeaseEnded, LeaseStarted, Outcome
 from gavelpy.model.cluster import Cluster
 from gavelpy.simulator.compare import PolicyRun, compare
 from gavelpy.simulator.settings import Costs, SimulationSettings
-from gavelpy.simulator.simulate import OF_JOB
+from gavelpy.simulator.stall import OF_JOB
 from tests.simulator.builders import make_job, make_settings, make_simulation, make_trace, random_trace, run, timeless
 
 SLOW_START = Costs(checkpoint_s=0.0, restart_s=45.0, migration_s=0.0)

@@ -1,0 +1,201 @@
+"""Groups of options of commands that simulate, and what each group makes: a trace, a cluster, settings.
+
+A command names the groups that it takes as parameters, and `takes_choices` adds their fields to its signature, where
+typer finds them. So an option of all these commands is two lines: its type in `simulation_options`, and its field here.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import wraps
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from gavelpy.cli import parsing as p
+from gavelpy.cli import simulation_options as o
+from gavelpy.cli.output import notify
+from gavelpy.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from gavelpy.model.cluster import Cluster
+    from gavelpy.model.job import Trace
+    from gavelpy.model.throughput import ThroughputTable
+    from gavelpy.simulator.estimation import Learning
+    from gavelpy.simulator.settings import SimulationSettings
+
+
+def takes_choices(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options of its groups: of its parameters that are dataclasses."""
+    signature = inspect.signature(command, eval_str=True)
+    kinds: dict[str, Any] = {name: one.annotation for name, one in signature.parameters.items()}  # Any: types
+    groups: dict[str, Any] = {name: kind for name, kind in kinds.items() if is_dataclass(kind)}
+
+    @wraps(command)
+    def called(**values: Any) -> None:  # Any: of options
+        made = {name: kind(**{one.name: values.pop(one.name) for one in fields(kind)}) for name, kind in groups.items()}
+        command(**made, **values)
+
+    expanded = [
+        one
+        for parameter in signature.parameters.values()
+        for one in (_options(parameter.annotation) if parameter.name in groups else [parameter])
+    ]
+    called.__signature__ = signature.replace(parameters=expanded)  # type: ignore[attr-defined]  # inspect's
+    called.__annotations__ = {one.name: one.annotation for one in expanded}
+    return called
+
+
+def _options(group: Any) -> list[inspect.Parameter]:  # Any: a dataclass
+    kinds = get_type_hints(group, include_extras=True)
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return [
+        inspect.Parameter(one.name, keyword, default=one.default, annotation=kinds[one.name]) for one in fields(group)
+    ]
+
+
+def given(values: Mapping[str, Any]) -> dict[str, Any]:  # Any: values of several types
+    """The values that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class TraceChoices:
+    """A trace file, or the number of jobs to generate."""
+
+    trace: o.OptionalTraceArgument = None
+    generate: o.GenerateOption = None
+
+    def read(self, new: p.GeneratorChoices, table: ThroughputTable, seed: int) -> Trace:
+        """The trace; jobs without rates of their own get those of `table`."""
+        if (self.trace is None) == (self.generate is None):
+            raise InvalidInput(
+                "simulate takes either a TRACE or --generate N, got " + ("neither" if self.trace is None else "both")
+            )
+        if self.generate is None:
+            from gavelpy.traces.reader import read_trace
+
+            assert self.trace is not None
+            for name in new.given():
+                raise InvalidInput(f"--{name.replace('_', '-')} needs --generate N, got the trace {str(self.trace)!r}")
+            found = read_trace(self.trace, throughputs=table)
+            p.warn_of_trace(found)
+            return _warned_of_unknown(found)
+        import numpy as np
+
+        from gavelpy.traces.generator import generate
+
+        return _warned_of_unknown(generate(new.options(self.generate), table, np.random.default_rng(seed)))
+
+
+def _warned_of_unknown(trace: Trace) -> Trace:
+    unknown = sorted({(job.job_type, job.gpus) for job in trace.jobs if not job.rates_steps_per_s})
+    if unknown:
+        count = sum(not job.rates_steps_per_s for job in trace.jobs)
+        name, gpus = unknown[0]
+        notify(
+            f"warning: {count:,} of {len(trace):,} jobs have no throughputs and cannot run, such as {name!r} on {gpus} "
+            "GPUs; --throughputs FILE gives them"
+        )
+    return trace
+
+
+@dataclass(frozen=True)
+class ClusterChoices:
+    """The nodes and their prices."""
+
+    cluster: o.ClusterOption = "v100:36,p100:36,k80:36"
+    gpus_per_node: o.GpusPerNodeOption = 4
+    prices: o.PricesOption = None
+    node_resources: o.NodeResourcesOption = None
+
+    def build(self) -> Cluster:
+        """The cluster; prices that are not given are list prices."""
+        from gavelpy.model.cluster import Cluster
+
+        text = self.cluster
+        if any(len(part) > 100 for part in text.split(",")):  # int() refuses numbers of thousands of digits
+            raise InvalidInput(f"--cluster must look like v100:36,k80:12, got {text[:60]!r}...")
+        bare = Cluster.parse(text, gpus_per_node=self.gpus_per_node)
+        usd_per_gpu_h = list_prices(bare.gpu_types) | (p.prices(self.prices) if self.prices is not None else {})
+        for gpu_type in usd_per_gpu_h:
+            if gpu_type not in bare.gpu_types:
+                raise InvalidInput(
+                    f"--prices must name types of the cluster ({', '.join(bare.gpu_types)}), got {gpu_type!r}"
+                )
+        amounts = p.node_resources(self.node_resources) if self.node_resources is not None else ({}, {})
+        priced = Cluster.parse(text, gpus_per_node=self.gpus_per_node, price_usd_per_gpu_h=usd_per_gpu_h)
+        return priced.with_amounts(*amounts)
+
+
+def list_prices(gpu_types: Sequence[str]) -> dict[str, float]:
+    """List prices in USD per GPU-hour of the types in the catalogue."""
+    from gavelpy.traces.workloads import catalogue
+
+    known = catalogue()
+    return {name: known[name].price_usd_per_gpu_h for name in gpu_types if name in known}
+
+
+@dataclass(frozen=True)
+class LearningChoices:
+    """What the scheduler knows of the rates."""
+
+    estimate: o.EstimateOption = False
+    claims_off: o.ClaimsOffOption = None
+    profile_gpu_s: o.ProfileGpuSOption = None
+
+    def build(self) -> Learning | None:
+        """How the scheduler learns the rates; None if it has them."""
+        for name, value in (("--claims-off", self.claims_off), ("--profile-gpu-s", self.profile_gpu_s)):
+            if not self.estimate and value is not None:
+                raise InvalidInput(f"{name} needs --estimate, got {name} {value:g} without")
+        if not self.estimate:
+            return None
+        from gavelpy.simulator.estimation import Learning
+
+        return Learning(self.claims_off or 0.0, self.profile_gpu_s or 0.0)
+
+
+@dataclass(frozen=True)
+class CostChoices:
+    """What starts and stops cost, by the names of `Costs`."""
+
+    checkpoint_s: o.CheckpointOption = None
+    restart_s: o.RestartOption = None
+    migration_s: o.MigrationOption = None
+
+
+@dataclass(frozen=True)
+class MechanismChoices:
+    """The mechanism, by the names of `MechanismSettings`."""
+
+    preset: o.PresetOption = "default"
+    round_s: o.RoundOption = None
+    solve_interval_s: o.SolveIntervalOption = None
+    lease_min_s: o.LeaseMinOption = None
+    start_max_s: o.StartMaxOption = None
+    move_lag_s: o.MoveLagOption = None
+    retry_s: o.RetryOption = None
+    retry_max_s: o.RetryMaxOption = None
+    packing: o.PackingOption = False
+    teams: o.TeamsOption = None
+
+    def settings(self, costs: CostChoices) -> SimulationSettings:
+        """The preset's settings with the given ones."""
+        from gavelpy.simulator.settings import preset as settings_of
+
+        base, chosen = settings_of(self.preset), given(vars(self))
+        del chosen["preset"]
+        chosen |= {"packing": self.packing or None, "teams": p.teams(self.teams)}
+        chosen = given(chosen)
+        mechanism = base.mechanism
+        if mechanism.lease_min_s and "round_s" in chosen:
+            mechanism = mechanism.with_round(chosen["round_s"])
+        if "retry_s" in chosen and "retry_max_s" not in chosen:
+            chosen["retry_max_s"] = max(mechanism.retry_max_s, chosen["retry_s"])
+        return replace(
+            base,
+            mechanism=replace(mechanism, **chosen),
+            costs=replace(base.costs, **given(vars(costs))),
+            mechanism_given=frozenset(chosen),
+        )

@@ -1,0 +1,195 @@
+"""Options of commands that simulate: names, ranges, help. `simulation_choices` groups them for the commands.
+
+As `options`, this module must not import numpy, which takes longer than the rest together.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gavelpy.cli.options import GENERATED, GPUS_MAX, JOBS_MAX, TRACE_HELP, complete_policy, number, whole
+
+# Headings in --help
+CLUSTER = "Cluster"
+POLICIES = "Policies"
+ROUNDS = "Rounds and costs"
+RESULTS = "Results"
+
+
+def seconds(most: float, text: str) -> Any:  # Any: as typer.Option
+    """An option in seconds, up to `most`, of simulated rounds."""
+    return typer.Option(metavar="S", parser=number(0, most), rich_help_panel=ROUNDS, help=text)
+
+
+OptionalTraceArgument = Annotated[Path | None, typer.Argument(metavar="[TRACE]", help=TRACE_HELP)]
+GenerateOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        parser=whole(1, JOBS_MAX),
+        rich_help_panel=GENERATED,
+        help="Generate N jobs instead of reading a trace.",
+    ),
+]
+ClusterOption = Annotated[
+    str, typer.Option(metavar="TYPE:COUNT,...", rich_help_panel=CLUSTER, help="Number of GPUs of each type.")
+]
+GpusPerNodeOption = Annotated[
+    int,
+    typer.Option(
+        "--gpus-per-node",
+        "--gpus-per-server",
+        metavar="N",
+        parser=whole(1, GPUS_MAX),
+        rich_help_panel=CLUSTER,
+        help="GPUs of each node.",
+    ),
+]
+PricesOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TYPE:USD,...",
+        rich_help_panel=CLUSTER,
+        help="USD per GPU-hour. Default: list prices of known types.",
+    ),
+]
+NodeResourcesOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TYPE:CORES:GIB,...",
+        rich_help_panel=CLUSTER,
+        help="CPU cores and memory of each node, 0 = unlimited. Default: they limit no job.",
+    ),
+]
+PoliciesOption = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME[,NAME...]",
+        autocompletion=complete_policy,
+        rich_help_panel=POLICIES,
+        help="Policies to run; see `gavel policies`. Parameters follow a colon (shortest_job_first:by=total); the "
+        "suffix @blind hides GPU types from the policy. FILE.py:CLASS is a policy of your own.",
+    ),
+]
+BlindOption = Annotated[
+    bool,
+    typer.Option("--blind", rich_help_panel=POLICIES, help="Hide the differences between GPU types from all policies."),
+]
+PresetOption = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME", rich_help_panel=ROUNDS, help="default, or gavel-osdi20: the rules of the original Gavel."
+    ),
+]
+RoundOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="S",
+        parser=number(1, 86_400),
+        rich_help_panel=ROUNDS,
+        help="Length of a round, 1 to 86400. Default: 360.",
+    ),
+]
+SolveIntervalOption = Annotated[
+    float | None, seconds(1e12, "Least time between two allocations. Default: the preset's, one round or 1920.")
+]
+CheckpointOption = Annotated[float | None, seconds(1e12, "Time to stop a job. Default: the preset's, 5 or 0.")]
+RestartOption = Annotated[float | None, seconds(1e12, "Time to start a job. Default: the preset's, 15 or 0.")]
+MigrationOption = Annotated[
+    float | None, seconds(1e12, "Additional time to start a job on other GPUs. Default: the preset's, 5 or 0.")
+]
+LeaseMinOption = Annotated[
+    float | None,
+    seconds(86_400, "Minimum age of a lease before it can be preempted. Default: the preset's, half a round or 0."),
+]
+TeamsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--teams",
+        metavar="FILE",
+        rich_help_panel=POLICIES,
+        help=r"Teams, for the policy hierarchical: a TOML file with tables \[teams.NAME], such as a scheduler's "
+        "configuration. Each job's entity must be a team. Default: entities of weight 1.",
+    ),
+]
+MoveLagOption = Annotated[
+    float | None,
+    seconds(
+        604_800,
+        "A running job is preempted by one whose lag (time owed less received) is this much larger; 0 = at any lag. "
+        "Default: the preset's, five rounds (of policies that use deadlines: one) or 0.",
+    ),
+]
+StartMaxOption = Annotated[
+    float | None, seconds(86_400, "The same for a lease without any step yet. Default: the preset's, 300 or 0.")
+]
+RetryOption = Annotated[
+    float | None,
+    seconds(
+        86_400,
+        "Delay before a failed job is restarted, doubled each time up to --retry-max-s. Jobs of a trace do not "
+        "fail; the journal records the setting. Default: the preset's, 10 or 0.",
+    ),
+]
+RetryMaxOption = Annotated[float | None, seconds(86_400, "Longest delay before a restart. Default: 300.")]
+PackingOption = Annotated[
+    bool,
+    typer.Option(
+        "--packing",
+        rich_help_panel=ROUNDS,
+        help="Co-locate two jobs on the same GPUs if the policy gains by it; --throughputs must have rates of pairs.",
+    ),
+]
+EstimateOption = Annotated[
+    bool,
+    typer.Option(
+        "--estimate",
+        rich_help_panel=POLICIES,
+        help="Hide the rates from the scheduler, which learns them from the progress of running jobs.",
+    ),
+]
+ClaimsOffOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="X",
+        parser=number(1, 1000),
+        rich_help_panel=POLICIES,
+        help="With --estimate: jobs declare rates that are wrong by factors of up to X, 1 to 1000. Default: they "
+        "declare none.",
+    ),
+]
+ProfileGpuSOption = Annotated[
+    float | None,
+    typer.Option(
+        "--profile-gpu-s",
+        metavar="X",
+        parser=number(0, 1e9),
+        rich_help_panel=POLICIES,
+        help="With --estimate: GPU-seconds of each allocation reserved to measure the most valuable unknown rates (of "
+        "pairs, too, with --packing). Default: 0.",
+    ),
+]
+WindowOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A:B",
+        rich_help_panel=RESULTS,
+        help="Measure only jobs A to B-1 in order of arrival, and end when they have finished.",
+    ),
+]
+ReportOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", rich_help_panel=RESULTS, help="HTML report to write.")
+]
+FiguresOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", rich_help_panel=RESULTS, help="Directory to write each figure to, as SVG, PDF and CSV."
+    ),
+]
+JournalOption = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", rich_help_panel=RESULTS, help="Directory to write the journal of each run to."),
+]
