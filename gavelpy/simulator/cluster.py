@@ -23,14 +23,12 @@ from gavelpy.mechanism.events import Event, LeaseEnded, LeaseStarted, Outcome, P
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.model.arrays import Bools, Floats, Ints
-from gavelpy.simulator.co_location import CoLocation
+from gavelpy.simulator.co_location import NONE, CoLocation, SharedGpus
 from gavelpy.simulator.settings import Costs, StepCount
 from gavelpy.simulator.timeline import CoLocated, Ends, Finish, Starts, Timeline, by_moment
 
-NONE = -1
 
-
-class VirtualCluster:
+class VirtualCluster(SharedGpus):
     """GPUs and jobs in virtual time. Rows of jobs are serials."""
 
     def __init__(
@@ -152,11 +150,6 @@ class VirtualCluster:
         rows = leased[self.began_s[leased] < now_s]
         return ProgressReported(rows, self.lease[rows], self._steps(rows, now_s)) if len(rows) else None
 
-    def rate_factors(self, first: int, second: int, gpu_type: int) -> Floats:
-        """Co-located rate / rate alone of each of two jobs on a type, (2,)."""
-        assert self.co_location is not None, "a plan co-locates jobs, and the cluster has no co-located rates"
-        return self.co_location.rate_factors(first, second, gpu_type)
-
     # Time --------------------------------------------------------------------------------------------------------
 
     @property
@@ -260,33 +253,6 @@ class VirtualCluster:
         self._rows = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (len(self._is_leased), 0)
         return rows
 
-    def _expect_co_location(self, seconds: Ints, now_s: float) -> None:
-        """Puts the time when these jobs and their partners both make steps on the timeline."""
-        for row in seconds.tolist():
-            both = int(self.partner[row]), row
-            both_s = max(now_s, float(self.began_s[both[0]]), float(self.began_s[row]))
-            self._timeline.push(both_s, CoLocated(both, (int(self.lease[both[0]]), int(self.lease[row]))))
-
-    def _place(self, rows: Ints, gpus: Ints, offsets: Ints) -> Bools:
-        """Records which jobs hold which GPUs; returns which of the jobs (K,) join a partner."""
-        if self.co_location is None:
-            self.gpu_job[gpus] = rows.repeat(offsets[1:] - offsets[:-1])
-            return np.zeros(len(rows), dtype=np.bool_)
-        first_gpu = gpus[offsets[:-1]]
-        _, comes_first = np.unique(first_gpu, return_index=True)
-        second = np.ones(len(rows), dtype=np.bool_)
-        second[comes_first] = False
-        second |= self.gpu_job[first_gpu] != NONE
-        holders, shared = np.repeat(rows, np.diff(offsets)), np.repeat(second, np.diff(offsets))
-        self.gpu_job[gpus[~shared]] = holders[~shared]
-        if second.any():
-            self._any_second = True
-            assert (self.gpu_second[gpus[shared]] == NONE).all(), "a plan grants GPUs that are under two leases"
-            self.gpu_second[gpus[shared]] = holders[shared]
-            self.partner[rows[second]] = self.gpu_job[first_gpu[second]]
-            self.partner[self.partner[rows[second]]] = rows[second]
-        return second
-
     def _started(self, due: Starts) -> LeaseStarted | None:
         valid = self.lease[due.jobs] == due.leases
         if not np.count_nonzero(valid):
@@ -309,14 +275,6 @@ class VirtualCluster:
         return LeaseEnded(
             np.array([row]), np.array([due.lease]), self.steps_total[row : row + 1].copy(), Outcome.FINISHED
         )
-
-    def _run_co_located(self, due: CoLocated, now_s: float) -> None:
-        pair = np.array(due.jobs)
-        if (self.lease[pair] == due.leases).all() and (self.partner[pair] == pair[::-1]).all():
-            self.co_located[pair] = pair[::-1]
-            gpu_type = int(self.lease_type[due.jobs[0]])
-            factors = self.rate_factors(*due.jobs, gpu_type)
-            self._change_rate(pair, self.true_rate[pair, gpu_type] * factors, now_s)
 
     def _change_rate(self, rows: Ints, rate: Floats, now_s: float) -> None:
         """Jobs run at another rate from now on, or from their first step."""
@@ -363,18 +321,6 @@ class VirtualCluster:
         self.is_watched[row] = self._is_leased[row] = False
         if self.partner[row] != NONE:
             self._separate(np.array([row]), self.partner[row : row + 1].copy(), now_s)
-
-    def _separate(self, rows: Ints, partners: Ints, now_s: float) -> None:
-        """These jobs left the GPUs they shared; partners that stay run alone."""
-        were_co_located = self.co_located[partners] != NONE
-        self.partner[rows] = self.partner[partners] = self.co_located[rows] = self.co_located[partners] = NONE
-        stays = self._is_leased[partners]
-        moved = (self.gpu_job == NONE) & (self.gpu_second != NONE)
-        self.gpu_job[moved] = self.gpu_second[moved]
-        self.gpu_second[moved] = NONE
-        alone = partners[stays & were_co_located]
-        if len(alone):
-            self._change_rate(alone, self.true_rate[alone, self.lease_type[alone]], now_s)
 
     def _watch_finishes(self, leased: Ints) -> None:
         """Puts those of these leased jobs on the timeline that finish before the end of the plan."""
