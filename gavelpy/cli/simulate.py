@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -19,6 +20,7 @@ from gavelpy.cli.simulation_choices import (
     CostChoices,
     LearningChoices,
     MechanismChoices,
+    RunChoices,
     TraceChoices,
     given,
     takes_choices,
@@ -30,17 +32,6 @@ if TYPE_CHECKING:
     from gavelpy.simulator.metrics import SimulationResult
 
 
-FairnessOption = Annotated[
-    bool,
-    typer.Option(
-        "--fairness",
-        rich_help_panel=s.RESULTS,
-        help="Report finish-time fairness, which takes another simulation, under `isolated`. Without this, it is "
-        "reported if `isolated` is one of the policies.",
-    ),
-]
-
-
 @takes_choices
 def simulate(
     traces: TraceChoices,
@@ -49,13 +40,8 @@ def simulate(
     rates: LearningChoices,
     mechanism: MechanismChoices,
     costs: CostChoices,
+    runs: RunChoices,
     *,
-    throughputs: o.ThroughputsOption = None,
-    policy: s.PoliciesOption = "max_min_fairness",
-    blind: s.BlindOption = False,
-    seed: o.SeedOption = 0,
-    window: s.WindowOption = None,
-    fairness: FairnessOption = False,
     output: o.OutputOption = Output.TABLE,
     report: s.ReportOption = None,
     figures: s.FiguresOption = None,
@@ -72,26 +58,39 @@ def simulate(
       gavel simulate gavel.trace --throughputs gavel.json --packing --estimate
     """
     check_report(report, figures)
-    experiment = Experiment(
-        runs=p.runs(policy, blind=blind),
+    directory = p.writable_directory("--journal", journal) if journal is not None else None
+    experiment = replace(experiment_of(traces, new, nodes, rates, mechanism, costs, runs), journal=directory)
+    _output(experiment, run(experiment), report, figures, output)
+
+
+def experiment_of(
+    traces: TraceChoices,
+    new: GeneratorChoices,
+    nodes: ClusterChoices,
+    rates: LearningChoices,
+    mechanism: MechanismChoices,
+    costs: CostChoices,
+    runs: RunChoices,
+) -> Experiment:
+    """The experiment of these choices: those of a command, or of a cell of a sweep."""
+    return Experiment(
+        runs=p.runs(runs.policy, blind=runs.blind),
         cluster=nodes.build(),
         settings=mechanism.settings(costs),
-        window=p.window(window) if window is not None else None,
-        journal=p.writable_directory("--journal", journal) if journal is not None else None,
-        trace=traces.read(new, table := believed_table_of(throughputs), seed),
-        seed=seed,
-        throughputs=_pairs(table, throughputs) if mechanism.packing else None,
+        window=p.window(runs.window) if runs.window is not None else None,
+        trace=traces.read(new, table := believed_table_of(runs.throughputs), runs.seed),
+        seed=runs.seed,
+        throughputs=_pairs(table, runs.throughputs) if mechanism.packing else None,
         learning=rates.build(),
         options={
             "gpus_per_server": nodes.gpus_per_node,
-            "throughputs": str(throughputs or "published"),
+            "throughputs": str(runs.throughputs or "published"),
             "preset": mechanism.preset,
-            **_set(packing=mechanism.packing, fairness=fairness, estimate=rates.estimate),
+            **_set(packing=mechanism.packing, fairness=runs.fairness, estimate=rates.estimate),
             **given({"generate": traces.generate and new.given()}),
             **given({"claims_off": rates.claims_off, "profile_gpu_s": rates.profile_gpu_s}),
         },
     )
-    _output(experiment, run(experiment), report, figures, output)
 
 
 def show(results: Mapping[str, SimulationResult]) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from gavelpy.cli import parsing as p
 from gavelpy.cli import simulation_options as o
+from gavelpy.cli.options import SeedOption, ThroughputsOption
 from gavelpy.cli.output import notify
 from gavelpy.errors import InvalidInput
 
@@ -25,16 +26,16 @@ if TYPE_CHECKING:
     from gavelpy.simulator.settings import SimulationSettings
 
 
-def takes_choices(command: Callable[..., None]) -> Callable[..., None]:
+def takes_choices(command: Callable[..., Any]) -> Callable[..., Any]:  # Any: what the command returns
     """The command with the options of its groups: of its parameters that are dataclasses."""
     signature = inspect.signature(command, eval_str=True)
     kinds: dict[str, Any] = {name: one.annotation for name, one in signature.parameters.items()}  # Any: types
     groups: dict[str, Any] = {name: kind for name, kind in kinds.items() if is_dataclass(kind)}
 
     @wraps(command)
-    def called(**values: Any) -> None:  # Any: of options
+    def called(**values: Any) -> Any:  # Any: of options
         made = {name: kind(**{one.name: values.pop(one.name) for one in fields(kind)}) for name, kind in groups.items()}
-        command(**made, **values)
+        return command(**made, **values)
 
     expanded = [
         one
@@ -134,6 +135,18 @@ def list_prices(gpu_types: Sequence[str]) -> dict[str, float]:
 
     known = catalogue()
     return {name: known[name].price_usd_per_gpu_h for name in gpu_types if name in known}
+
+
+@dataclass(frozen=True)
+class RunChoices:
+    """Policies, rates, seed and what is measured."""
+
+    throughputs: ThroughputsOption = None
+    policy: o.PoliciesOption = "max_min_fairness"
+    blind: o.BlindOption = False
+    seed: SeedOption = 0
+    window: o.WindowOption = None
+    fairness: o.FairnessOption = False
 
 
 @dataclass(frozen=True)

@@ -180,6 +180,15 @@ WindowOption = Annotated[
         help="Measure only jobs A to B-1 in order of arrival, and end when they have finished.",
     ),
 ]
+FairnessOption = Annotated[
+    bool,
+    typer.Option(
+        "--fairness",
+        rich_help_panel=RESULTS,
+        help="Report finish-time fairness, which takes another simulation, under `isolated`. Without this, it is "
+        "reported if `isolated` is one of the policies.",
+    ),
+]
 ReportOption = Annotated[
     Path | None, typer.Option(metavar="FILE", rich_help_panel=RESULTS, help="HTML report to write.")
 ]
