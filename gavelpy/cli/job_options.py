@@ -1,7 +1,7 @@
-"""The options of `gavel submit` that describe a job, and the description that they make.
+"""Adds the options that describe a job to `gavel submit`, and makes the description from their values.
 
-A command receives their values as keyword arguments: `takes_job_options` adds the options of `JOB_OPTIONS` to its
-signature, where typer finds them. So an option is three lines here: its type, its entry, and its field of the job.
+The command receives the values as keyword arguments: `takes_job_options` adds the options of `JOB_OPTIONS` to its
+signature, where typer finds them. So an option is its type and its entry there, and a field of the job here.
 """
 
 from __future__ import annotations
@@ -11,308 +11,16 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
-
-import typer
+from typing import Any, TypeVar
 
 from gavelpy.cli import job_files as f
-from gavelpy.cli import options as o
-from gavelpy.cli.job_sizes import Sizes, gpus_option, size_fields
+from gavelpy.cli import job_texts as t
+from gavelpy.cli.job_option_types import JOB_OPTIONS
+from gavelpy.cli.job_sizes import size_fields
 from gavelpy.cli.times import begin, span
 from gavelpy.errors import InvalidInput
 
-_JOB = "Job (with a command; a job file has these as fields)"
 Command = TypeVar("Command", bound=Callable[..., None])
-
-NameOption = Annotated[
-    str, typer.Option(metavar="NAME", rich_help_panel=_JOB, help="Name of the job. Default: job-NUMBER.")
-]
-StepsOption = Annotated[
-    float | None,
-    typer.Option(
-        metavar="N",
-        parser=o.number(1e-9),
-        rich_help_panel=_JOB,
-        help="Total training steps. Default: those that the program announces.",
-    ),
-]
-GpusOption = Annotated[
-    Sizes,
-    typer.Option(
-        metavar="N|N,N|N..M",
-        parser=gpus_option,
-        rich_help_panel=_JOB,
-        help="Number of GPUs; or several on which the job can run, such as 1,2,4,8 or 1..8, the requested one first: "
-        "the scheduler chooses among them, and restarts the job from its checkpoint when it changes.",
-    ),
-]
-JobTypeOption = Annotated[
-    str, typer.Option(metavar="TYPE", rich_help_panel=_JOB, help="Job type in the throughput table.")
-]
-RateOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="TYPE[@GPUS]:X",
-        rich_help_panel=_JOB,
-        help="Steps/s by GPU type, e.g. v100:10,k80:1; on 4 of several numbers of GPUs: v100@4:36. Repeatable.",
-    ),
-]
-EfficiencyOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="GPUS:X",
-        rich_help_panel=_JOB,
-        help="Rate on several numbers of GPUs, as a part of that in proportion to the requested one, e.g. "
-        "2:0.95,4:0.85. Default: estimated by the scheduler. Repeatable.",
-    ),
-]
-WeightOption = Annotated[
-    float,
-    typer.Option(metavar="W", parser=o.number(1e-9), rich_help_panel=_JOB, help="Weight, for policies that use it."),
-]
-DeadlineOption = Annotated[
-    float,
-    typer.Option(metavar="S", parser=o.number(), rich_help_panel=_JOB, help="Deadline in seconds from now; 0 = none."),
-]
-EntityOption = Annotated[
-    str,
-    typer.Option(
-        "--team",
-        "--entity",
-        metavar="NAME",
-        rich_help_panel=_JOB,
-        help="Team (entity) that the job belongs to, for the policy hierarchical. Default: your only team, where "
-        "there are teams.",
-    ),
-]
-DirectoryOption = Annotated[
-    Path | None,
-    typer.Option("--directory", "-C", metavar="DIR", rich_help_panel=_JOB, help="Working directory. Default: current."),
-]
-EnvironmentOption = Annotated[
-    list[str] | None,
-    typer.Option("--env", "-e", metavar="NAME=VALUE", rich_help_panel=_JOB, help="Environment variable. Repeatable."),
-]
-OneProcessOption = Annotated[
-    bool,
-    typer.Option(
-        "--one-process-per-node",
-        "--one-process-a-node",
-        rich_help_panel=_JOB,
-        help="Start one process per node instead of one per GPU.",
-    ),
-]
-CheckpointEveryOption = Annotated[
-    float,
-    typer.Option(
-        metavar="S",
-        parser=o.number(),
-        rich_help_panel=_JOB,
-        help="Checkpoint interval; 0 = only at the end of a lease.",
-    ),
-]
-CpusPerGpuOption = Annotated[
-    float,
-    typer.Option(
-        metavar="N",
-        parser=o.number(),
-        rich_help_panel=_JOB,
-        help="CPU cores that the job needs with each GPU, on the same node; it may use no more.",
-    ),
-]
-MemoryPerGpuOption = Annotated[
-    float,
-    typer.Option(
-        metavar="GIB",
-        parser=o.number(),
-        rich_help_panel=_JOB,
-        help="Memory of the node that the job needs with each GPU; it may use no more.",
-    ),
-]
-GpuMemoryOption = Annotated[
-    float,
-    typer.Option(
-        metavar="GIB",
-        parser=o.number(),
-        rich_help_panel=_JOB,
-        help="GPU memory that the job needs of each GPU. With it, the job may share its GPUs with another one, where "
-        "the scheduler co-locates jobs and both fit.",
-    ),
-]
-WarningOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SIGNAL@S", rich_help_panel=_JOB, help="Signal to send S seconds before a lease ends, e.g. USR1@60."
-    ),
-]
-PreemptibleOption = Annotated[
-    bool,
-    typer.Option(
-        "--preemptible",
-        rich_help_panel=_JOB,
-        help="Allow preemption before the first checkpoint: the job saves its state by itself or restarts from "
-        "scratch.",
-    ),
-]
-VenvOption = Annotated[
-    str,
-    typer.Option(
-        metavar="DIR", rich_help_panel=_JOB, help="Virtual environment to activate, by its path on the nodes."
-    ),
-]
-CondaOption = Annotated[
-    str,
-    typer.Option(metavar="DIR", rich_help_panel=_JOB, help="Conda environment to activate, by its path on the nodes."),
-]
-SnapshotOption = Annotated[
-    bool,
-    typer.Option(
-        "--snapshot",
-        rich_help_panel=_JOB,
-        help="Archive the working directory now (without what git ignores); the job runs in a copy of it.",
-    ),
-]
-ImageOption = Annotated[
-    str,
-    typer.Option(
-        metavar="IMAGE",
-        rich_help_panel=_JOB,
-        help="Run the job in a container: a name such as docker.io/library/python:3.12, or a .sif file on the nodes.",
-    ),
-]
-SecretOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--secret",
-        metavar="NAME[=VARIABLE]",
-        rich_help_panel=_JOB,
-        help="Set a variable to one of your secrets (gavel secret), which the node reads. Repeatable.",
-    ),
-]
-NotifyOption = Annotated[
-    str,
-    typer.Option(
-        metavar="KIND,...", rich_help_panel=_JOB, help="Notify of these: end, failure, preemption (--webhook, --mail)."
-    ),
-]
-WebhookOption = Annotated[
-    str, typer.Option(metavar="URL", rich_help_panel=_JOB, help="Send notifications to this URL, as JSON by POST.")
-]
-MailOption = Annotated[
-    str, typer.Option(metavar="ADDRESS", rich_help_panel=_JOB, help="Send notifications to this address.")
-]
-NoPreemptOption = Annotated[
-    bool,
-    typer.Option(
-        "--no-preempt",
-        rich_help_panel=_JOB,
-        help="Once started, run the job to its end, without giving GPUs to others.",
-    ),
-]
-AfterOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="JOB[:ok|any]",
-        rich_help_panel=_JOB,
-        help="Start after this job has finished (ok, the default), or is over in any way. Repeatable.",
-    ),
-]
-HoldOption = Annotated[
-    bool, typer.Option("--hold", rich_help_panel=_JOB, help="Do not start the job before `gavel release`.")
-]
-BeginOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TIME",
-        rich_help_panel=_JOB,
-        help="Do not start the job before this time: 2026-05-01T08:00, 22:00, or +2h (local time).",
-    ),
-]
-TimeOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SPAN",
-        rich_help_panel=_JOB,
-        help="Stop the job for good after this running time, over all its leases: 90m, 2h, 1d or 1:30:00.",
-    ),
-]
-StallOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SPAN",
-        rich_help_panel=_JOB,
-        help="Stop the job for good after this time without progress: no further step or, if it reports none, no "
-        "output.",
-    ),
-]
-ConstraintOption = Annotated[
-    str | None,
-    typer.Option(metavar="TYPE|TYPE", rich_help_panel=_JOB, help="Run the job on these GPU types only: 'v100|p100'."),
-]
-PriorityOption = Annotated[
-    str,
-    typer.Option(
-        metavar="CLASS",
-        rich_help_panel=_JOB,
-        help="Priority class, one of those that the operator configured. Default: normal.",
-    ),
-]
-NodesOption = Annotated[
-    str | None,
-    typer.Option(
-        "--nodes", "--nodelist", metavar="NODE,NODE", rich_help_panel=_JOB, help="Run the job on these nodes only."
-    ),
-]
-ExcludeOption = Annotated[
-    str | None, typer.Option(metavar="NODE,NODE", rich_help_panel=_JOB, help="Do not run the job on these nodes.")
-]
-ReservationOption = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        rich_help_panel=_JOB,
-        help="Run the job within this reservation only, on its nodes (gavel reservations).",
-    ),
-]
-JOB_OPTIONS: Mapping[str, tuple[Any, Any]] = {  # type and default of each; Any: typer's types of all kinds
-    "name": (NameOption, ""),
-    "steps": (StepsOption, None),
-    "gpus": (GpusOption, "1"),
-    "job_type": (JobTypeOption, ""),
-    "rate": (RateOption, None),
-    "efficiency": (EfficiencyOption, None),
-    "weight": (WeightOption, 1.0),
-    "deadline": (DeadlineOption, 0.0),
-    "entity": (EntityOption, ""),
-    "directory": (DirectoryOption, None),
-    "environment": (EnvironmentOption, None),
-    "one_process_a_node": (OneProcessOption, False),
-    "checkpoint_every": (CheckpointEveryOption, 0.0),
-    "gpu_memory": (GpuMemoryOption, 0.0),
-    "cpus_per_gpu": (CpusPerGpuOption, 0.0),
-    "memory_per_gpu": (MemoryPerGpuOption, 0.0),
-    "warning": (WarningOption, None),
-    "preemptible": (PreemptibleOption, False),
-    "venv": (VenvOption, ""),
-    "conda": (CondaOption, ""),
-    "snapshot": (SnapshotOption, False),
-    "image": (ImageOption, ""),
-    "secret": (SecretOption, None),
-    "notify": (NotifyOption, ""),
-    "webhook": (WebhookOption, ""),
-    "mail": (MailOption, ""),
-    "no_preempt": (NoPreemptOption, False),
-    "after": (AfterOption, None),
-    "priority": (PriorityOption, ""),
-    "hold": (HoldOption, False),
-    "begin": (BeginOption, None),
-    "time": (TimeOption, None),
-    "stall": (StallOption, None),
-    "constraint": (ConstraintOption, None),
-    "nodes": (NodesOption, None),
-    "exclude": (ExcludeOption, None),
-    "reservation": (ReservationOption, ""),
-}
 
 
 def takes_job_options(command: Command) -> Command:
@@ -364,15 +72,15 @@ def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
         "reservation",
         "cpus_per_gpu",
     )
-    warning_s, signal = (0.0, 0) if values["warning"] is None else f.warning(values["warning"])
-    rates, curve = f.rates(values["rate"] or []), f.efficiency(values["efficiency"] or [])
+    warning_s, signal = (0.0, 0) if values["warning"] is None else t.warning(values["warning"])
+    rates, curve = t.rates(values["rate"] or []), t.efficiency(values["efficiency"] or [])
     return (
         {name: values[name] for name in same}
         | size_fields(values["gpus"], rates, curve)
         | {
             "deadline_s": values["deadline"],
-            "secrets": f.secrets(values["secret"] or []),
-            "environment": f.pairs("--env", values["environment"] or [], "="),
+            "secrets": t.secrets(values["secret"] or []),
+            "environment": t.pairs("--env", values["environment"] or [], "="),
             "checkpoint_every_s": values["checkpoint_every"],
             "gpu_memory_gib": values["gpu_memory"],
             "memory_gib_per_gpu": values["memory_per_gpu"],
@@ -383,9 +91,9 @@ def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
             "conda": values["conda"] and f.absolute(Path.cwd(), values["conda"]),
             "time_s": 0.0 if values["time"] is None else span("--time", values["time"]),
             "stall_s": 0.0 if values["stall"] is None else span("--stall", values["stall"]),
-            "gpu_types": () if values["constraint"] is None else f.gpu_types(values["constraint"]),
-            "nodes": () if values["nodes"] is None else f.nodes("--nodes", values["nodes"]),
-            "exclude": () if values["exclude"] is None else f.nodes("--exclude", values["exclude"]),
+            "gpu_types": () if values["constraint"] is None else t.gpu_types(values["constraint"]),
+            "nodes": () if values["nodes"] is None else t.nodes("--nodes", values["nodes"]),
+            "exclude": () if values["exclude"] is None else t.nodes("--exclude", values["exclude"]),
             "after": tuple(values["after"] or ()),
             "begin_at_s": 0.0 if values["begin"] is None else begin(values["begin"], time.time()),
         }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gavelpy.cli import connect as c
-from gavelpy.cli import job_files
+from gavelpy.cli import job_texts
 from gavelpy.cli import options as o
 from gavelpy.cli.output import (
     DASH,
@@ -142,7 +142,7 @@ def change(
     """
     if not name and not parameter and not round_s:
         raise InvalidInput("policy set needs NAME, --parameter or --round-s, got none of them")
-    values = {key: _value(text) for key, text in job_files.pairs("--parameter", parameter or [], "=").items()}
+    values = {key: _value(text) for key, text in job_texts.pairs("--parameter", parameter or [], "=").items()}
     with c.connected(scheduler, token_file, timeout) as client:
         parameters = json.dumps(values) if values else ""
         _show(client.set_policy(policy=name, parameters=parameters, round_s=round_s), output)

@@ -15,6 +15,7 @@ import typer
 
 from gavelpy.cli import connect as c
 from gavelpy.cli import job_files as f
+from gavelpy.cli import job_texts as t
 from gavelpy.cli import options as o
 from gavelpy.cli.job_options import refuse_job_options, takes_job_options, template_of
 from gavelpy.cli.output import DASH, Output, as_json, console, duration, echo_json, notify, printable, tabbed
@@ -155,7 +156,7 @@ def _with_array(job: f.JobTemplate, array: str | None) -> f.JobTemplate:
         return job
     if job.array:
         raise InvalidInput(f"--array must not be given if the file has an array, got {array!r} and {job.array!r}")
-    f.array_indices(f.array_and_limit(array)[0])
+    t.array_indices(t.array_and_limit(array)[0])
     return replace(job, array=array)
 
 

@@ -22,6 +22,7 @@ import typer
 
 from gavelpy.cli import connect as c
 from gavelpy.cli import job_files as f
+from gavelpy.cli import job_texts as t
 from gavelpy.cli import options as o
 from gavelpy.cli.output import FAILED, Output, echo_json, notify
 from gavelpy.errors import CallFailed, GavelError, InvalidInput, SchedulerUnreachable
@@ -104,8 +105,8 @@ def run(
             priority=priority,
             rates_steps_per_s=dict.fromkeys(types, 1.0),
             working_directory=where,
-            environment={"TERM": os.environ.get("TERM", "dumb"), **f.pairs("--env", environment or [], "=")},
-            secrets=f.secrets(secret or []),
+            environment={"TERM": os.environ.get("TERM", "dumb"), **t.pairs("--env", environment or [], "=")},
+            secrets=t.secrets(secret or []),
             one_process_a_node=True,
             venv=venv and f.absolute(Path.cwd(), venv),
             conda=conda and f.absolute(Path.cwd(), conda),

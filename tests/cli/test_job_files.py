@@ -7,16 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gavelpy.cli.job_files import (
-    array_and_limit,
-    array_indices,
-    expanded,
-    gpu_types,
-    pairs,
-    rates,
-    read_job_file,
-    warning,
-)
+from gavelpy.cli.job_files import expanded, read_job_file
+from gavelpy.cli.job_texts import array_and_limit, array_indices, gpu_types, pairs, rates, warning
 from gavelpy.cli.times import begin, span
 from gavelpy.errors import InvalidInput
 

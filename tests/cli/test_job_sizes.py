@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gavelpy.cli.job_files import JobTemplate, efficiency, rates, read_job_file
+from gavelpy.cli.job_files import JobTemplate, read_job_file
 from gavelpy.cli.job_sizes import gpus_of, size_fields
+from gavelpy.cli.job_texts import efficiency, rates
 from gavelpy.cli.rate_profiles import read_templates
 from gavelpy.errors import InvalidInput
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gavelpy.cli import job_files
+from gavelpy.cli import job_texts
 from gavelpy.cli.main import main as gavel
 from gavelpy.errors import InvalidInput, RemoteViolation
 from gavelpy.runtime.lease_files import LeaseOutcome
@@ -138,13 +138,13 @@ def test_file_that_is_not_private_or_damaged_is_not_used(home: Path, how: str, m
     [(["A"], {"A": "A"}), (["A=X", "B"], {"X": "A", "B": "B"}), (["A=X", "A=Y"], {"X": "A", "Y": "A"})],
 )
 def test_option_names_secret_and_variable(texts: list[str], found: dict[str, str]) -> None:
-    assert job_files.secrets(texts) == found
+    assert job_texts.secrets(texts) == found
 
 
 @pytest.mark.parametrize("texts", [["=X"], ["A="], [""], ["A", "B=A"]])
 def test_option_without_a_meaning_is_refused(texts: list[str]) -> None:
     with pytest.raises(InvalidInput, match="secret must"):
-        job_files.secrets(texts)
+        job_texts.secrets(texts)
 
 
 def test_shim_gives_the_value_to_the_job_and_writes_it_to_no_file(tmp_path: Path) -> None:
