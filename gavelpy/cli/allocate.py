@@ -42,7 +42,8 @@ def allocate(
     """
     from gavelpy.model.explanation import explanation
     from gavelpy.model.problem import BlindView
-    from gavelpy.policies.base import goal_of, not_used, policy_from
+    from gavelpy.policies.base import goal_of, policy_from
+    from gavelpy.policies.refusals import not_used
     from gavelpy.policies.team_rows import allocate_within
     from gavelpy.traces.problem_json import read_limited_problem
 

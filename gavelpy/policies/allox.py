@@ -11,8 +11,9 @@ from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import ProblemInput, refuse_unused, ruled
+from gavelpy.policies.base import ProblemInput, ruled
 from gavelpy.policies.isolated import fastest_alone
+from gavelpy.policies.refusals import refuse_unused
 from gavelpy.solve.assignment import least_completion_time
 from gavelpy.solve.solver import Solver
 

@@ -5,7 +5,7 @@ Built-in and plug-in policies register in the entry point group `gavelpy.policie
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
@@ -19,7 +19,6 @@ from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation, Certificate
 from gavelpy.model.arrays import Floats, row_sums
 from gavelpy.model.explanation import Goal
-from gavelpy.model.job import JobSpec
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.policy_file import class_in_file, is_in_file, split_name
 from gavelpy.solve.solver import Solver
@@ -176,46 +175,6 @@ def uses_of(policy: Policy) -> frozenset[ProblemInput] | None:
     """The inputs on which the policy's shares can depend; None = it does not declare them."""
     uses: frozenset[ProblemInput] | None = getattr(policy, "uses", None)
     return uses
-
-
-def not_used(policy: Policy, problem: AllocationProblem) -> list[ProblemInput]:
-    """What the problem requests and the policy does not use, so that it changes nothing."""
-    uses = uses_of(policy)
-    if uses is None:
-        return []
-    return [each for each in REQUESTS if each not in uses and each.is_given(problem)]
-
-
-def refuse_unused(policy: Policy, problem: AllocationProblem) -> None:
-    """Raises InvalidInput if the problem has sizes or further resources and the policy does not use them."""
-    if problem.is_plain and not problem.has_sizes:
-        return
-    uses = uses_of(policy) or frozenset()
-    for each in COUNTED:
-        if each not in uses and each.is_given(problem):
-            of = f": {', '.join(problem.resources[1:])}" if each is ProblemInput.RESOURCES else ""
-            raise InvalidInput(f"policy {policy.name!r} does not use {each.in_words}, got a problem with them{of}")
-
-
-def refuse_needs(policy: Policy, specs: Iterable[JobSpec]) -> None:
-    """Raises InvalidInput if one of these jobs declares CPU cores or memory and the policy does not count them."""
-    needy = [spec for spec in specs if spec.cpus_per_gpu or spec.memory_gib_per_gpu]
-    if needy and ProblemInput.RESOURCES not in (uses_of(policy) or ()):
-        name = "cpus_per_gpu" if needy[0].cpus_per_gpu else "memory_gib_per_gpu"
-        raise InvalidInput(
-            f"{name} must be 0 with the policy {policy.name}, which does not count CPU cores and memory "
-            f"(`gavel policies`), got {getattr(needy[0], name):g} of job {needy[0].id!r}"
-        )
-
-
-def refuse_sizes(policy: Policy, specs: Iterable[JobSpec]) -> None:
-    """Raises InvalidInput if one of these jobs has several sizes and the policy does not use them."""
-    several = next((spec for spec in specs if spec.sizes), None)
-    if several is not None and ProblemInput.SIZES not in (uses_of(policy) or ()):
-        raise InvalidInput(
-            f"policy {policy.name!r} does not use sizes (`gavel policies`): gpus must be one number, "
-            f"got {', '.join(map(str, several.sizes))} for job {several.id!r}"
-        )
 
 
 def goal_of(policy: Policy | type[Policy]) -> Goal:

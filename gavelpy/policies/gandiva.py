@@ -12,8 +12,9 @@ from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Bools, Ints
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import ProblemInput, refuse_unused, ruled
+from gavelpy.policies.base import ProblemInput, ruled
 from gavelpy.policies.isolated import equal_parts, lone_configurations
+from gavelpy.policies.refusals import refuse_unused
 from gavelpy.solve.solver import Solver
 
 SEED_MAX = 2**53  # largest whole number that a float from the command line holds exactly

@@ -10,7 +10,8 @@ import numpy as np
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import Guarantee, ProblemInput, refuse_unused, ruled
+from gavelpy.policies.base import Guarantee, ProblemInput, ruled
+from gavelpy.policies.refusals import refuse_unused
 from gavelpy.solve.solver import Solver
 
 

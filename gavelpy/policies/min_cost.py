@@ -15,8 +15,9 @@ from gavelpy.model.arrays import Bools, Floats, floats
 from gavelpy.model.explanation import Goal
 from gavelpy.model.job import JobId
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import ProblemInput, flag, refuse_unused
+from gavelpy.policies.base import ProblemInput, flag
 from gavelpy.policies.isolated import fastest_alone
+from gavelpy.policies.refusals import refuse_unused
 from gavelpy.solve.feasible_floors import KEPT, FeasibleFloors, max_feasible_floors
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxSum

@@ -12,7 +12,8 @@ from gavelpy.mechanism.settings import Rules
 from gavelpy.model.arrays import Floats
 from gavelpy.model.job import JobSpec, Trace
 from gavelpy.model.throughput import ThroughputTable
-from gavelpy.policies.base import Policy, refuse_sizes
+from gavelpy.policies.base import Policy
+from gavelpy.policies.refusals import refuse_sizes
 
 
 def check_sizes(jobs: Sequence[JobSpec], policy: Policy, rules: Rules) -> None:

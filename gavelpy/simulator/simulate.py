@@ -43,7 +43,7 @@ from gavelpy.model.arrays import Bools
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import Trace
 from gavelpy.model.throughput import ThroughputTable
-from gavelpy.policies.base import refuse_needs
+from gavelpy.policies.refusals import refuse_needs
 from gavelpy.policies.team_rows import check_counts_teams
 from gavelpy.simulator import metrics
 from gavelpy.simulator.cluster import VirtualCluster

@@ -14,12 +14,12 @@ from gavelpy.policies.base import (
     REQUESTS,
     Policy,
     ProblemInput,
-    not_used,
     policy_from,
     registered,
     uses_of,
 )
 from gavelpy.policies.contract import check_unused_inputs, with_other
+from gavelpy.policies.refusals import not_used
 from tests.conftest import PROJECT
 
 VARIANTS = (

@@ -14,8 +14,9 @@ from gavelpy.mechanism.lifecycle import LAST_ALIVE
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.job import JobSpec
 from gavelpy.model.problem import BlindView
-from gavelpy.policies.base import Policy, planned_over_rounds, policy_named, refuse_needs, refuse_sizes
+from gavelpy.policies.base import Policy, planned_over_rounds, policy_named
 from gavelpy.policies.policy_file import is_in_file
+from gavelpy.policies.refusals import refuse_needs, refuse_sizes
 from gavelpy.simulator.settings import Costs
 
 TURN_S = Costs().turn_s  # cost of a start and a stop of a job, for policies that plan with it
