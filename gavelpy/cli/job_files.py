@@ -14,7 +14,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gavelpy.cli.job_sizes import EFFICIENCY_ALLOWED, GPUS_ALLOWED, RATES_ALLOWED, Sizes, gpus_in_file, size_fields
-from gavelpy.cli.job_texts import NODES_ALLOWED, array_and_limit, array_indices, gpu_types, nodes, secrets
+from gavelpy.cli.job_texts import (
+    NODES_ALLOWED,
+    VALUE_ALLOWED,
+    array_and_limit,
+    array_indices,
+    gpu_types,
+    nodes,
+    secrets,
+)
 from gavelpy.cli.times import BEGIN_ALLOWED, SPAN_ALLOWED, begin, span
 from gavelpy.errors import InvalidInput
 
@@ -72,6 +80,7 @@ class JobTemplate:
     gpu_memory_gib: float = 0.0
     cpus_per_gpu: float = 0.0
     memory_gib_per_gpu: float = 0.0
+    completion_value: str = ""
     gpu_types: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
@@ -259,6 +268,7 @@ _FIELDS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "rates_steps_per_s": (RATES_ALLOWED, _table(_number)),
     "deadline_s": ("a number of seconds", _number),
     "entity": ("a string", _text),
+    "completion_value": (VALUE_ALLOWED, _text),
     "working_directory": ("a string", _text),
     "environment": ("a table of strings", _table(_text)),
     "one_process_a_node": ("true or false", _flag),

@@ -74,6 +74,15 @@ EntityOption = Annotated[
         "there are teams.",
     ),
 ]
+CompletionValueOption = Annotated[
+    str,
+    typer.Option(
+        metavar="SHAPE:worth=X:time_s=S",
+        rich_help_panel=_JOB,
+        help="What the job's end is worth by the time from its submission, for policies that use it: "
+        "linear:worth=5:time_s=3600, sigmoid:worth=5:time_s=3600:decay_per_s=0.002 or step:worth=5:time_s=3600.",
+    ),
+]
 DirectoryOption = Annotated[
     Path | None,
     typer.Option("--directory", "-C", metavar="DIR", rich_help_panel=_JOB, help="Working directory. Default: current."),
@@ -273,6 +282,7 @@ JOB_OPTIONS: Mapping[str, tuple[Any, Any]] = {  # type and default of each; Any:
     "weight": (WeightOption, 1.0),
     "deadline": (DeadlineOption, 0.0),
     "entity": (EntityOption, ""),
+    "completion_value": (CompletionValueOption, ""),
     "directory": (DirectoryOption, None),
     "environment": (EnvironmentOption, None),
     "one_process_a_node": (OneProcessOption, False),

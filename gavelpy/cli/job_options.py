@@ -71,6 +71,7 @@ def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
         "no_preempt",
         "reservation",
         "cpus_per_gpu",
+        "completion_value",
     )
     warning_s, signal = (0.0, 0) if values["warning"] is None else t.warning(values["warning"])
     rates, curve = t.rates(values["rate"] or []), t.efficiency(values["efficiency"] or [])

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from gavelpy.errors import InvalidInput
 
 ARRAY_MAX = 10_000
+VALUE_ALLOWED = "a value of completion such as linear:worth=5:time_s=3600"
 NODES_ALLOWED = "names of nodes such as n1,n2, each once"
 _DIGITS_MAX = 9
 _GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -225,6 +225,7 @@ def _sentences(found: client_pb2.GetJobResponse) -> list[str]:
         f"Requests {gpus}, weight {job.weight:g}, {team}priority class {printable(job.priority)}; "
         f"command {found.description.command!r}.",
         *_software(found.description),
+        *([f"Value of completion: {value}."] if (value := found.description.completion_value) else []),
         *_variables(found.description),
         *_notifications(found.description),
         f"Done: {steps}; {saved}; leases: {job.restarts + 1 if job.started_at_s else 0}, failures: {job.failures}.",

@@ -40,7 +40,7 @@ def policies(output: o.OutputOption = Output.TABLE) -> None:
       gavel policies
       gavel policies -o json
     """
-    from gavelpy.policies.base import Guarantee, ProblemInput, aliases, guarantees_of, registered, uses_of
+    from gavelpy.policies.base import Guarantee, ProblemInput, aliases, guarantees_of, needs_of, registered, uses_of
 
     listed = []
     for name, policy in registered().items():
@@ -51,6 +51,7 @@ def policies(output: o.OutputOption = Output.TABLE) -> None:
             "summary": policy.summary,
             "guarantees": [each for each in Guarantee if each in guarantees_of(policy)],
             "uses": None if uses is None else [each for each in ProblemInput if each in uses],
+            "needs": [each for each in ProblemInput if each in needs_of(policy())],
         }
         listed.append(entry)
     if output is Output.JSON:
@@ -68,6 +69,8 @@ def policies(output: o.OutputOption = Output.TABLE) -> None:
         lists = [", ".join(each.in_words for each in entry[key] or ()) for key in ("guarantees", "uses")]
         if entry["uses"] is None:
             lists[1] = "not declared"
+        if entry["needs"]:
+            lists[1] += f" (needs {', '.join(each.in_words for each in entry['needs'])})"
         table.add_row(entry["name"], ", ".join(entry["aliases"]), entry["summary"], *lists)
     console().print(table)
 

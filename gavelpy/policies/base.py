@@ -33,12 +33,14 @@ class Policy(Protocol):
     A policy that takes the round length, the cost of a preemption and the lag for which jobs are preempted into account
     has the method `over_rounds(round_s, turn_s, move_lag_s) -> Policy`, which `planned_over_rounds` calls.
 
-    Four more declarations are optional, so they are not part of the protocol; `goal_of`, `guarantees_of`, `uses_of` and
-    `varies_with_time` read them:
+    Five more declarations are optional, so they are not part of the protocol; `goal_of`, `guarantees_of`, `uses_of`,
+    `needs_of` and `varies_with_time` read them:
 
         optimises: ClassVar[Goal]                     goal for which shadow prices are expressed; a rule has none
         guarantees: ClassVar[frozenset[Guarantee]]    properties that it guarantees (`guarantee_checks`)
         uses: frozenset[ProblemInput]                 inputs on which the shares can depend; default: not known
+        needs: frozenset[ProblemInput]                requests of a job (deadline_s, entity, completion_value) without
+                                                      which it is refused; default none
         time_varying: ClassVar[bool]                  whether shares depend on age, attained service, deadlines, steps
                                                       done or steps remaining; default True
     """
@@ -175,6 +177,12 @@ def uses_of(policy: Policy) -> frozenset[ProblemInput] | None:
     """The inputs on which the policy's shares can depend; None = it does not declare them."""
     uses: frozenset[ProblemInput] | None = getattr(policy, "uses", None)
     return uses
+
+
+def needs_of(policy: Policy) -> frozenset[ProblemInput]:
+    """The requests that each job must state with this policy."""
+    needs: frozenset[ProblemInput] = getattr(policy, "needs", frozenset())
+    return needs
 
 
 def goal_of(policy: Policy | type[Policy]) -> Goal:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.job import JobSpec
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import COUNTED, REQUESTS, Policy, ProblemInput, uses_of
+from gavelpy.policies.base import COUNTED, REQUESTS, Policy, ProblemInput, needs_of, uses_of
+
+_BY_JOBS = (ProblemInput.WEIGHT, ProblemInput.ENTITY, ProblemInput.DEADLINE, ProblemInput.COMPLETION_VALUE)
 
 
 def not_used(policy: Policy, problem: AllocationProblem) -> list[ProblemInput]:
@@ -29,8 +32,34 @@ def refuse_unused(policy: Policy, problem: AllocationProblem) -> None:
             raise InvalidInput(f"policy {policy.name!r} does not use {each.in_words}, got a problem with them{of}")
 
 
-def refuse_needs(policy: Policy, specs: Iterable[JobSpec]) -> None:
-    """Raises InvalidInput if one of these jobs declares CPU cores or memory and the policy does not count them."""
+def requests_of(spec: JobSpec) -> list[ProblemInput]:
+    """What a job requests of a policy, other than sizes, CPU cores and memory."""
+    return [each for each in _BY_JOBS if _states(spec, each)]
+
+
+def unused_requests(policy: Policy, requests: Iterable[ProblemInput]) -> str:
+    """Those that the policy does not use, so that they change nothing, in words; empty = none, or it is not known."""
+    uses = uses_of(policy)
+    return " and ".join(each.in_words for each in requests if uses is not None and each not in uses)
+
+
+def refuse_missing(policy: Policy, specs: Iterable[JobSpec]) -> None:
+    """Raises InvalidInput if one of these jobs does not state what the policy needs of each."""
+    needs = [each for each in _BY_JOBS if each in needs_of(policy)]
+    for spec in specs if needs else ():
+        if missing := [each for each in needs if not _states(spec, each)]:
+            raise InvalidInput(
+                f"{missing[0]} must be given with the policy {policy.name}, which needs the {missing[0].in_words} of "
+                f"all jobs, got none of job {spec.id!r}"
+            )
+
+
+def refuse_needs(policy: Policy, specs: Sequence[JobSpec]) -> None:
+    """Raises InvalidInput if one of these jobs declares CPU cores or memory and the policy does not count them.
+
+    Also if it does not state what the policy needs.
+    """
+    refuse_missing(policy, specs)
     needy = [spec for spec in specs if spec.cpus_per_gpu or spec.memory_gib_per_gpu]
     if needy and ProblemInput.RESOURCES not in (uses_of(policy) or ()):
         name = "cpus_per_gpu" if needy[0].cpus_per_gpu else "memory_gib_per_gpu"
@@ -48,3 +77,13 @@ def refuse_sizes(policy: Policy, specs: Iterable[JobSpec]) -> None:
             f"policy {policy.name!r} does not use sizes (`gavel policies`): gpus must be one number, "
             f"got {', '.join(map(str, several.sizes))} for job {several.id!r}"
         )
+
+
+def _states(spec: JobSpec, request: ProblemInput) -> bool:
+    match request:
+        case ProblemInput.WEIGHT:
+            return spec.weight != 1.0
+        case ProblemInput.DEADLINE:
+            return math.isfinite(spec.deadline_s)
+        case _:
+            return bool(getattr(spec, request))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from gavelpy.errors import InvalidInput
@@ -14,7 +15,7 @@ from gavelpy.mechanism.lifecycle import LAST_ALIVE
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.job import JobSpec
 from gavelpy.model.problem import BlindView
-from gavelpy.policies.base import Policy, planned_over_rounds, policy_named
+from gavelpy.policies.base import Policy, ProblemInput, needs_of, planned_over_rounds, policy_named
 from gavelpy.policies.policy_file import is_in_file
 from gavelpy.policies.refusals import refuse_needs, refuse_sizes
 from gavelpy.simulator.settings import Costs
@@ -65,15 +66,26 @@ class PolicyChoice:
         return replace(self, name=event.policy, parameters=event.parameters, blind=event.blind)
 
     def refuse(self, specs: Sequence[JobSpec]) -> None:
-        """Raises InvalidInput if one of these jobs has what the policy does not count: sizes, CPU cores or memory."""
-        if any(spec.sizes or spec.cpus_per_gpu or spec.memory_gib_per_gpu for spec in specs):
+        """Raises InvalidInput if one of these jobs has what the policy does not count, or lacks what it needs.
+
+        The policy may not count sizes, CPU cores or memory.
+        """
+        if self.needs or any(spec.sizes or spec.cpus_per_gpu or spec.memory_gib_per_gpu for spec in specs):
             refuse_needs(self.policy, specs)
             refuse_sizes(self.policy, specs)
 
     def refuse_living(self, jobs: JobTable) -> None:
         """The same for all jobs that are not over."""
+        if self.needs:
+            self.refuse([jobs.specs[row] for row in jobs.active.tolist()])
+            return
         several = [row for row in jobs.sizes if jobs.state[row] <= LAST_ALIVE]
         self.refuse([jobs.specs[row] for row in [*jobs.needs, *several]])
+
+    @property
+    def needs(self) -> frozenset[ProblemInput]:
+        """The requests that each job must state."""
+        return needs_of(self.policy) if is_in_file(self.name) else _needs(self.name, self.parameters)
 
     @property
     def event(self) -> PolicyChanged:
@@ -100,6 +112,11 @@ class EstimationChoice:
     model_file: str = ""  # of `gavel throughput fit`; "" = the shipped model
     profile_gpu_s: float = 0.0  # GPU-seconds of each allocation for measurements
     probe_s: float = 360.0  # duration of one measurement: a round
+
+
+@cache
+def _needs(name: str, parameters: str) -> frozenset[ProblemInput]:
+    return needs_of(policy_named(name, **_arguments(parameters)))
 
 
 def _arguments(parameters: str) -> dict[str, Any]:  # Any: values of a policy's parameters

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from gavelpy.mechanism import gpu_memory
 from gavelpy.mechanism.competition import check_sizes
 from gavelpy.mechanism.eligibility import NOT_HELD
@@ -20,11 +22,11 @@ from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.teams import of_team
 from gavelpy.mechanism.view import account, size_accounts
 from gavelpy.mechanism.windows import check_reservations
+from gavelpy.model.completion_value import rows_of, values_at
 from gavelpy.model.job import JobId, JobSpec
-from gavelpy.policies.base import ProblemInput, uses_of
+from gavelpy.policies.refusals import requests_of, unused_requests
 from gavelpy.runtime.checkpoint_directory import newest
 from gavelpy.runtime.daemon.engine.forecast import Expected, Forecaster, Outlook, Outlooks
-from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
 from gavelpy.runtime.daemon.job_history import full_id, name_of
 from gavelpy.runtime.daemon.leases.lease import measured_rates
 from gavelpy.runtime.daemon.queries.job_status import JobStatus
@@ -194,7 +196,12 @@ class Explainer:
                 f"{_date(scheduler.wall_s(entry.now_s))}  {entry.line}" for entry in scheduler.history.entries(job)
             ],
             checkpoint=await self._checkpoint(job),
-            notes=(*scheduler.measuring.notes.get(job, ()), *self._memory_notes(job), *team_notes(scheduler, job)),
+            notes=(
+                *scheduler.measuring.notes.get(job, ()),
+                *self._memory_notes(job),
+                *team_notes(scheduler, job),
+                *_worth(spec, scheduler.now_s() - float(scheduler.core.jobs.by_serial.submitted_s[job]), finish_in_s),
+            ),
             preemption_gpu_s=cost.gpu_s if cost is not None else _UNKNOWN_S,
             preemption_cost=cost.text if cost is not None else "",
         )
@@ -230,7 +237,9 @@ class Explainer:
             PlannedJob(
                 name=name_of(spec.id),
                 forecast=_forecast(expected, HELD if spec.hold else ahead.why_not or left_out),
-                note=submission_note(spec, asked, scheduler),
+                note="; ".join(
+                    filter(None, [submission_note(spec, asked, scheduler), *_worth(spec, 0.0, expected.finish_in_s)])
+                ),
             )
             for spec, asked, expected in zip(tried, specs, [*ahead.expected, *omitted], strict=True)
         ]
@@ -334,7 +343,7 @@ def submission_note(spec: JobSpec, asked: JobSpec, scheduler: SchedulerState) ->
         notes.append(f"it runs for at most {spec.time_s:g} s, the default here; --time sets another limit")
     if spec.stall_s and not asked.stall_s:
         notes.append(f"it ends after {spec.stall_s:g} s without progress, the default here; --stall sets another limit")
-    if unused := _not_used(spec, scheduler.choice):
+    if (asks := requests_of(spec)) and (unused := unused_requests(scheduler.choice.policy, asks)):
         notes.append(f"the policy {scheduler.choice.name} does not use {unused} (`gavel policies`)")
     if spec.software.image and not any(node.hello.runs_images for node in scheduler.nodes):
         notes.append("no node that is up runs containers (`gavel nodes`), so the job waits for one")
@@ -343,17 +352,17 @@ def submission_note(spec: JobSpec, asked: JobSpec, scheduler: SchedulerState) ->
     return "; ".join(filter(None, notes))
 
 
-def _not_used(spec: JobSpec, choice: PolicyChoice) -> str:
-    """What a job requests and the policy does not use, in words; empty = nothing, or it is not known."""
-    requests = {
-        ProblemInput.WEIGHT: spec.weight != 1.0,
-        ProblemInput.ENTITY: bool(spec.entity),
-        ProblemInput.DEADLINE: math.isfinite(spec.deadline_s),
-        ProblemInput.COMPLETION_VALUE: bool(spec.completion_value),
-    }
-    asked = [each for each, given in requests.items() if given]
-    uses = uses_of(choice.policy) if asked else None
-    return " and ".join(each.in_words for each in asked if uses is not None and each not in uses)
+def _worth(spec: JobSpec, age_s: float, finish_in_s: float) -> list[str]:
+    """What its end is worth at the expected time; nothing if no value is stated, or no end is expected."""
+    if not spec.completion_value or not 0 <= finish_in_s < math.inf:
+        return []
+    value, whole = (
+        float(values_at(rows_of([spec.completion_value]), np.array([after_s]))[0])
+        for after_s in (age_s + finish_in_s, 0.0)
+    )
+    return [
+        f"its end at the expected time is worth {value:.4g}, of {whole:.4g} at submission ({spec.completion_value})"
+    ]
 
 
 def _forecast(expected: Expected, why_not: str) -> JobForecast:

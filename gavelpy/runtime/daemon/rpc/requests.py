@@ -10,8 +10,11 @@ from dataclasses import fields
 from pathlib import PurePosixPath
 from signal import Signals
 
+import numpy as np
+
 from gavelpy.errors import InvalidInput, NotFound
 from gavelpy.model.arrays import VALUE_MAX
+from gavelpy.model.completion_value import CompletionValue, text_of
 from gavelpy.model.job import (
     GPUS_MAX,
     NODES_MAX,
@@ -146,6 +149,7 @@ def _job_spec(field: str, job: client_pb2.JobDescription, owner: str) -> JobSpec
         stall_s=number(f"{field}.stall_s", job.stall_s),
         gpu_memory_gib=number(f"{field}.gpu_memory_gib", job.gpu_memory_gib),
         cpus_per_gpu=number(f"{field}.cpus_per_gpu", job.cpus_per_gpu),
+        completion_value=_completion_value(f"{field}.completion_value", job.completion_value),
         memory_gib_per_gpu=number(f"{field}.memory_gib_per_gpu", job.memory_gib_per_gpu),
         gpu_types=_gpu_types(f"{field}.gpu_types", job),
         nodes=_nodes(f"{field}.nodes", job.nodes),
@@ -194,6 +198,13 @@ def _rates_by_size(
     for size, its_rates in rates_by_efficiency(gpus, rates, job.efficiency).items():
         found[size] = _rates(f"{field}.efficiency[{size}]", its_rates)
     return found
+
+
+def _completion_value(field: str, value: str) -> str:
+    try:
+        return text_of(np.array(CompletionValue.parse(value).row)) if value else ""
+    except InvalidInput as error:
+        raise InvalidInput(f"{field}: {error}") from None
 
 
 def _gpu_types(field: str, job: client_pb2.JobDescription) -> tuple[str, ...]:
