@@ -42,6 +42,8 @@ class ComparedMetrics(Protocol):
     @property
     def utilization(self) -> float: ...
     @property
+    def efficiency(self) -> float: ...
+    @property
     def cost_usd(self) -> float: ...
     @property
     def ftf_worst(self) -> float: ...
@@ -160,6 +162,9 @@ COLUMNS = (
     Column("p99_jct_s", "p99 JCT", MetricKind.TIME, -1, 4, "99th percentile of job completion times"),
     Column("makespan_s", "makespan", MetricKind.TIME, -1, 1, "time until the last job finished"),
     Column("utilization", "utilization", MetricKind.FRACTION, 1, 2, "leased GPU time over available GPU time"),
+    Column(
+        "efficiency", "efficiency", MetricKind.FRACTION, 1, 2, "GPU time of steps that were kept over leased GPU time"
+    ),
     Column("cost_usd", "cost", MetricKind.MONEY, -1, 5, "leased GPU time at the cluster's prices"),
     Column("ftf_worst", "worst FTF", MetricKind.RATIO, -1, 3, "largest JCT over the job's own JCT under `isolated`"),
     Column("ftf_mean", "mean FTF", MetricKind.RATIO, -1, 11, "mean of JCT over the job's own JCT under `isolated`"),

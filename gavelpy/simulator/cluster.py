@@ -26,6 +26,7 @@ from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.simulator.co_location import NONE, CoLocation, SharedGpus
 from gavelpy.simulator.settings import Costs, StepCount
 from gavelpy.simulator.timeline import CoLocated, Ends, Finish, Starts, Timeline, by_moment
+from gavelpy.simulator.useful_time import UsefulTime
 
 
 class VirtualCluster(SharedGpus):
@@ -62,6 +63,7 @@ class VirtualCluster(SharedGpus):
         self.steps_saved = np.zeros(J)  # (J,) in the last checkpoint
         self.saves = np.ones(J, dtype=np.bool_)  # (J,) whether the job writes a checkpoint when it is stopped
         self.rate = np.zeros(J)  # (J,)
+        self.useful = UsefulTime(J)
         self.gpu_job = np.full(len(gpu_type_of), NONE)  # (G,) job with a lease there
         self.gpu_second = np.full(len(gpu_type_of), NONE)  # (G,) a second, co-located job
         self.partner = np.full(J, NONE)  # (J,) job with a lease on the same GPUs
@@ -73,8 +75,6 @@ class VirtualCluster(SharedGpus):
         self._vacating = np.full(J + 1, -math.inf)  # (J + 1,) when the GPUs of jobs that leave now are free
         self._timeline = Timeline()
         self._until_s = -math.inf  # of the last plan
-
-    # Commands ----------------------------------------------------------------------------------------------------
 
     def apply(self, plan: RoundPlan, now_s: float) -> None:
         """Schedules the stops and starts of a plan, and the jobs that finish before its end."""
@@ -133,6 +133,7 @@ class VirtualCluster(SharedGpus):
         if len(rows):
             self._change_rate(rows, np.zeros(len(rows)), now_s)
             self.steps_at_start[rows] = self.steps_saved[rows]
+            self.useful.lose(rows)
             rows = rows[~np.isin(rows, np.concatenate([self.gpu_job[~gpus], self.gpu_second[~gpus]]))]
             self._vacate(rows, np.full(len(rows), now_s), now_s)
         self.gpu_free_s[gpus] = now_s
@@ -148,9 +149,7 @@ class VirtualCluster(SharedGpus):
         """Steps of all running jobs; None if none has made any."""
         leased = self._leased()
         rows = leased[self.began_s[leased] < now_s]
-        return ProgressReported(rows, self.lease[rows], self._steps(rows, now_s)) if len(rows) else None
-
-    # Time --------------------------------------------------------------------------------------------------------
+        return ProgressReported(rows, self.lease[rows], self.steps_of(rows, now_s)) if len(rows) else None
 
     @property
     def next_s(self) -> float:
@@ -171,17 +170,22 @@ class VirtualCluster(SharedGpus):
                 self._run_co_located(due, now_s)
                 return None
 
-    # Helpers -----------------------------------------------------------------------------------------------------
-
-    def _steps(self, rows: Ints, now_s: float) -> Floats:
+    def steps_of(self, rows: Ints, now_s: float) -> Floats:
+        """Steps of these jobs that are done by now."""
         done = self.steps.done(self.rate[rows] * np.maximum(now_s - self.counted_s[rows], 0.0))
         return np.minimum(self.steps_at_start[rows] + done, self.steps_total[rows])
 
     def count_again(self, rows: Ints, now_s: float) -> None:
         """Counts the steps of these running jobs from now on, on top of those that are done."""
-        self.steps_at_start[rows] = self._steps(rows, now_s)
+        self._book(rows, now_s)
         self.began_s[rows] = self.counted_s[rows] = now_s
         self._expect_finish(rows)
+
+    def _book(self, rows: Ints, now_s: float) -> None:
+        """Counts the steps of these jobs up to now as done, and their useful time."""
+        steps = self.steps_of(rows, now_s)
+        self.useful.add(rows, steps - self.steps_at_start[rows], self.rate[rows])
+        self.steps_at_start[rows] = steps
 
     def _expect_finish(self, rows: Ints) -> None:
         steps_left, rate = self.steps_total[rows] - self.steps_at_start[rows], self.rate[rows]
@@ -190,7 +194,9 @@ class VirtualCluster(SharedGpus):
 
     def _stop(self, rows: Ints, leases: Ints, now_s: float) -> None:
         assert (self.lease[rows] == leases).all(), "a plan revokes a lease that is not in force"
-        steps_done = np.where(self.saves[rows], self._steps(rows, now_s), self.steps_saved[rows])
+        self._book(rows, now_s)
+        self.useful.lose(rows[~self.saves[rows]])
+        steps_done = np.where(self.saves[rows], self.steps_at_start[rows], self.steps_saved[rows])
         has_progress = self.began_s[rows] < now_s
         end_s = now_s + np.where(has_progress, self.costs.checkpoint_s, 0.0)
         self.steps_at_start[rows] = self.steps_saved[rows] = steps_done
@@ -229,6 +235,7 @@ class VirtualCluster(SharedGpus):
         self.began_s[row] = self.counted_s[row] = began_s
         self.finish_s[row] = began_s + (steps_left / rate if rate > 0 else math.inf)
         self._is_leased[row] = True
+        self.useful.begin(row, len(gpus))
         self._rows = min(self._rows[0], row), max(self._rows[1], row + 1)
         self._timeline.push(start_s, Starts(rows, leases, np.array([len(gpus)]), gpus, where))
 
@@ -239,6 +246,7 @@ class VirtualCluster(SharedGpus):
         for k in [k for k, row in enumerate(rows.tolist()) if row in self.rate_by_size] if self.rate_by_size else ():
             self.rate[rows[k]] = self._rate(int(rows[k]), int(gpu_types[k]), int(counts[k]))
         self._is_leased[rows] = True
+        self.useful.begin(rows, counts)
         self._rows = min(self._rows[0], int(rows.min())), max(self._rows[1], int(rows.max()) + 1)
 
     def _rate(self, row: int, gpu_type: int, gpus: int) -> float:
@@ -270,17 +278,18 @@ class VirtualCluster(SharedGpus):
         row = due.job
         if self.lease[row] != due.lease or self.finish_s[row] != now_s:
             return None
+        self.useful.add_one(row, self.steps_total.item(row) - self.steps_at_start.item(row), self.rate.item(row))
         self.steps_at_start[row] = self.steps_total[row]
         self._vacate_one(row, now_s, now_s)
-        return LeaseEnded(
-            np.array([row]), np.array([due.lease]), self.steps_total[row : row + 1].copy(), Outcome.FINISHED
-        )
+        rows = np.array([row])
+        return LeaseEnded(rows, np.array([due.lease]), self.steps_total[rows], Outcome.FINISHED)
 
     def _change_rate(self, rows: Ints, rate: Floats, now_s: float) -> None:
         """Jobs run at another rate from now on, or from their first step."""
-        self.steps_at_start[rows] = self._steps(rows, now_s)
+        self._book(rows, now_s)
         self.counted_s[rows] = np.maximum(now_s, self.began_s[rows])
         self.rate[rows] = rate
+        self.useful.share(rows, self.co_located[rows] != NONE)
         self.is_watched[rows] = False
         self._expect_finish(rows)
         self._watch_finishes(self._leased())

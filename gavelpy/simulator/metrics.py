@@ -33,6 +33,7 @@ class RunMetrics:
     p99_jct_s: float
     makespan_s: float  # from the first arrival to the end of the run
     utilization: float  # GPU time under lease / total GPU time of the run; a shared GPU counts once
+    efficiency: float  # useful GPU time (of steps that were kept) / GPU time under lease; NaN without leases
     cost_usd: float  # GPU time under lease at its price; a shared GPU costs once
     ftf_worst: float
     ftf_mean: float
@@ -68,6 +69,7 @@ class SimulationResult:
     reasons: Mapping[int, str]  # why jobs have not finished, by serial
     allocation_values: Sequence[tuple[float, Mapping[str, float]]]  # time and marginal values of each allocation
     parameters: dict[str, Any]
+    useful_gpu_s: Floats  # (J,) GPU time of steps that were kept: see UsefulTime
     ftf: Floats | None = None  # (J,) finish-time fairness, if it is known
     stalled: str = ""  # why the run ended with unfinished jobs: no job gained a step any more
     isolated_stalled: str = ""  # the same for the run under `isolated`: finish-time fairness is incomplete
@@ -76,7 +78,7 @@ class SimulationResult:
     def jobs(self) -> pd.DataFrame:
         """Index job; arrival_s first_start_s finish_s jct_s gpus weight job_type deadline_s ftf preemptions ...
 
-        Then migrations gpu_s measured reason.
+        Then migrations gpu_s useful_gpu_s measured reason.
         """
         return _jobs_frame(self)
 
@@ -136,6 +138,7 @@ def _jobs_frame(result: SimulationResult) -> pd.DataFrame:
             "preemptions": history.preemptions[:n],
             "migrations": history.migrations[:n],
             "gpu_s": history.gpu_s[:n],
+            "useful_gpu_s": result.useful_gpu_s[:n],
             "measured": result.measured[:n],
             "reason": [result.reasons.get(row, "") for row in range(n)],
         },
@@ -143,7 +146,7 @@ def _jobs_frame(result: SimulationResult) -> pd.DataFrame:
     )
 
 
-def metrics(history: History, measured: Bools, effort: Effort) -> RunMetrics:
+def metrics(history: History, measured: Bools, effort: Effort, useful_gpu_s: Floats) -> RunMetrics:
     """Metrics of one run, without fairness: see `with_fairness`. `measured` (J,) marks the jobs that count."""
     n, chosen = history.count, np.flatnonzero(measured[: history.count])
     all_jct_s = history.finish_s[chosen] - history.arrival_s[chosen]
@@ -163,6 +166,7 @@ def metrics(history: History, measured: Bools, effort: Effort) -> RunMetrics:
         p99_jct_s=percentiles[2],
         makespan_s=history.now_s - first_arrival_s,
         utilization=float(gpu_s.sum() / available_gpu_s) if available_gpu_s > 0 else 0.0,
+        efficiency=float(useful_gpu_s.sum() / gpu_s.sum()) if gpu_s.sum() > 0 else math.nan,
         cost_usd=history.cost_usd(),
         ftf_worst=math.nan,
         ftf_mean=math.nan,

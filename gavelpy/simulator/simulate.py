@@ -234,17 +234,22 @@ class Simulation(VirtualScheduler):
         why = {row: reason.text for row, reason in reasons(self.core).items()} if len(self.core.jobs.active) else {}
         if self.core.wakeup_s > HORIZON_S:
             why |= dict.fromkeys(running, ENDLESS)
+        assert self.agents is not None, "the run has a cluster"
+        useful_gpu_s = self.agents.useful.until(self.agents, history.now_s)
         is_stalled = self._is_stalled()
         if is_stalled:
             why |= dict.fromkeys(np.flatnonzero(self.stall.lost_turns).tolist(), OF_JOB)
         return SimulationResult(
             label=self.label,
-            metrics=with_probes_made(metrics.metrics(history, self.measured, effort), self.engine.profiled, history),
+            metrics=with_probes_made(
+                metrics.metrics(history, self.measured, effort, useful_gpu_s), self.engine.profiled, history
+            ),
             history=history,
             measured=self.measured,
             reasons=why,
             allocation_values=self.marginal_values,
             parameters=self._parameters(),
+            useful_gpu_s=useful_gpu_s,
             stalled=self.stall.reason(history, self.settings) if is_stalled else "",
         )
 

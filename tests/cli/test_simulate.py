@@ -14,6 +14,7 @@ FIGURES = {
     "p99_jct_s",
     "makespan_s",
     "utilization",
+    "efficiency",
     "cost_usd",
     "ftf_worst",
     "ftf_mean",

@@ -23,6 +23,7 @@ class SyntheticMetrics:
     p99_jct_s: float = 200_000.0
     makespan_s: float = 400_000.0
     utilization: float = 0.8
+    efficiency: float = 0.95
     cost_usd: float = 1234.5
     ftf_worst: float = 1.8
     ftf_mean: float = 0.9
