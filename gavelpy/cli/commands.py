@@ -21,6 +21,7 @@ _COMMANDS = {
     "policies": ("policy:policies", _LIBRARY),
     "trace": ("trace:app", _LIBRARY),
     "throughput": ("throughput:app", _LIBRARY),
+    "reproduce": ("reproduce:app", _LIBRARY),
     "profile": ("profile:profile", _CLUSTER),
     "init": ("init:init", _CLUSTER),
     "submit": ("submit:submit", _CLUSTER),

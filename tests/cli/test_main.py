@@ -18,7 +18,16 @@ from tests.cli.commands import Gavel
 
 RUN = (sys.executable, "-c", "import sys; from gavelpy.cli.main import main; sys.exit(main())")
 HEAVY = ("numpy", "rich", "pandas", "cvxpy", "highspy", "numba", "scipy", "plotly", "jinja2", "torch", "grpc")
-COMMANDS = ((), ("simulate",), ("allocate",), ("policies",), ("demo",), ("trace", "generate"), ("trace", "describe"))
+COMMANDS = (
+    (),
+    ("simulate",),
+    ("allocate",),
+    ("policies",),
+    ("demo",),
+    ("trace", "generate"),
+    ("trace", "describe"),
+    ("reproduce", "fgd"),
+)
 
 
 def test_version_is_printed(gavel: Gavel) -> None:
