@@ -42,7 +42,7 @@ LEAST_PROMISE = 1e-6  # of a job's best rate: missing a floor is relative to at 
 MARGIN = 1e-8  # relative to both sides of a contradiction; ten times the violation that certificates allow
 NOISE = 1e-13  # shares below are set to zero: a hundred thousandth of a second per year
 DUST = 1e-10  # of a job's rate: shares that add less are rounding, and the mechanism would treat them as targets
-_DEFICIT = 5e-10  # relative: jobs whose rate is lower than this below the least rate get the missing time
+DEFICIT = 5e-10  # relative: jobs whose rate is lower than this below the least rate get the missing time
 _ROUNDING = 4 * np.finfo(np.float64).eps
 _DIGITS = 1e-7  # of the minuend of a difference: a gap of 1e-8 of that is the rounding of doubles
 
@@ -222,9 +222,9 @@ def repaired(
     clean: Floats = np.where((share > NOISE) & program.admissible, share, 0.0)
     clean *= _matters(program, clean, dust)
     if base_steps_per_s is None:
-        _lift(program, clean, least_steps_per_s, _DEFICIT * least_steps_per_s)
+        _lift(program, clean, least_steps_per_s, DEFICIT * least_steps_per_s)
     else:
-        allowed = _DEFICIT * np.abs(least_steps_per_s - base_steps_per_s)
+        allowed = DEFICIT * np.abs(least_steps_per_s - base_steps_per_s)
         _lift(program, clean, least_steps_per_s * (1 + _ROUNDING), allowed)
     return _scaled_back(program, clean)
 

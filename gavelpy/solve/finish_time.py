@@ -49,7 +49,7 @@ from gavelpy.solve.certificate import (
     rate_steps_per_s,
     repaired,
 )
-from gavelpy.solve.finish_time_search import Curves, Rising, by_highs
+from gavelpy.solve.finish_time_search import KIND, Curves, Rising, by_highs, prices_of_own
 from gavelpy.solve.objective import MaxSum, MinMaxFinishTime
 from gavelpy.solve.prices.height import height
 from gavelpy.solve.prices.newton import NEWTON_MIN
@@ -59,12 +59,11 @@ from gavelpy.solve.solver import CAREFUL, NUMPY_ROWS_MAX, QUICK, HighsEffort, So
 _FEW_TYPES = 4  # devex pricing saves a third of the time up to this number; with 8 types it takes half as much again
 _KERNEL_TYPES_MAX = 7  # with more, numpy adds in another order
 _SLACK = 5e-9
-_DECIDES = 1e-9  # relative: jobs whose own bounds are this close to the worst one's
 
 
 def best_finish_time(problem: AllocationProblem, objective: MinMaxFinishTime, solver: Solver) -> Answer:
     """Shares that minimise the largest finish-time ratio, with a warning if they cannot be certified."""
-    _check(problem, objective)
+    check_lengths(problem, objective)
     best = best_rate_steps_per_s(problem)
     unit_s = objective.steps / np.where(best > 0, best, 1.0)  # of each job: the duration of its steps at its best rate
     isolated, age = objective.isolated_s / unit_s, objective.age_s / unit_s
@@ -171,7 +170,7 @@ def _rungs(program: Program, curves: Curves) -> Iterator[tuple[str, float, Rung]
 def _by_prices(program: Program, curves: Curves, solver: Solver) -> Candidate:
     classes, count = curves.taken(program.classes.representative), program.classes.count
     problem, best = program.problem, program.best_rate_steps_per_s
-    found = height(program, problem.gpu_counts, Rising(classes), solver, "finish time", value=count.astype(np.float64))
+    found = height(program, problem.gpu_counts, Rising(classes), solver, KIND, value=count.astype(np.float64))
     if found is None:
         raise failed(problem, "not found", "prices")
     duals = Duals(
@@ -212,24 +211,17 @@ def _proved(
     proof, prices = certified(program, zero, share, candidate.duals, path)
     weight = candidate.duals.floor[jobs] * best[jobs]
     worth = float(candidate.duals.price @ problem.row_capacity)
-    root, own = curves.root(weight, proof.bound - worth, worth)[0], float(curves.own.max())
+    root = curves.root(weight, proof.bound - worth, worth, near=candidate.level)[0]
+    own = float(curves.own.max())
     rates = rate_steps_per_s(problem, share)[jobs] / best[jobs]
     with np.errstate(divide="ignore"):  # no rate: the ratio is infinite
         ratios = (curves.age + 1.0 / rates) / curves.isolated
     others = ratios[rates < curves.cap * (1.0 - GAP_MAX)].max(initial=root)
     worst, least = float(ratios.max()), max(root, own)
     per_ratio = root**2 * float(weight @ curves.fall(root))  # d(1 / ratio) = d(GPUs) x price / this
-    prices = prices / per_ratio if root > own else np.append(_prices_of_own(per_gpu, curves), 0.0 * prices[T:])
+    prices = prices / per_ratio if root > own else np.append(prices_of_own(per_gpu, curves), 0.0 * prices[T:])
     certificate = replace(proof, objective=1.0 / worst, bound=1.0 / least, gap=abs(worst - least) / least)
     return Answer(share, prices, certificate), float(others - root) / root
-
-
-def _prices_of_own(per_gpu: Floats, curves: Curves) -> Floats:
-    """Increase of the objective per GPU of each type if the best rates of the worst jobs determine it, (T,)."""
-    worst = np.flatnonzero(curves.own >= curves.own.max() * (1.0 - _DECIDES))
-    c, gain = curves.taken(worst), per_gpu[worst]
-    prices: Floats = (gain * (c.isolated / (c.age * c.cap + 1.0) ** 2)[:, None]).min(axis=0)  # d(1 / own) / d(cap)
-    return prices
 
 
 def _per_job(program: Program, figures: Floats) -> Floats:
@@ -239,7 +231,8 @@ def _per_job(program: Program, figures: Floats) -> Floats:
     return all_jobs
 
 
-def _check(problem: AllocationProblem, objective: MinMaxFinishTime) -> None:
+def check_lengths(problem: AllocationProblem, objective: MinMaxFinishTime) -> None:
+    """Raises InvalidInput unless the objective has one number for each job."""
     for name in ("steps", "age_s", "isolated_s"):
         values = getattr(objective, name)
         if len(values) != problem.job_count:

@@ -26,6 +26,8 @@ _BELOW = 1e-6  # relative distance of the first ratio below its bound, so that t
 _CLOSE = 1e-9  # relative: bounds this close prove the same
 _ULPS = 1e-15
 _ROUNDING = 1e-11  # of sums
+_DECIDES = 1e-9  # relative: jobs whose own bounds are this close to the worst one's
+KIND = "finish time"  # of kept prices
 _OTHER_OPTIONS: tuple[Mapping[str, float], ...] = (  # HiGHS's names
     {"simplex_strategy": 4},  # primal
     {"primal_feasibility_tolerance": 1e-9, "dual_feasibility_tolerance": 1e-9},
@@ -178,28 +180,36 @@ class Curves:
         """The curves of some jobs."""
         return Curves(self.isolated[rows], self.age[rows], self.cap[rows])
 
-    def root(self, weight: Floats, budget: float, worth: float) -> tuple[float, float]:
+    def root(self, weight: Floats, budget: float, worth: float, near: float | None = None) -> tuple[float, float]:
         """Two ratios a few units in the last place apart: Σ weight x targets > budget + worth at the first only.
 
         Both are the least of `own` if the sum is never above. `worth` is the value of the cluster. Newton's method
-        between bounds.
+        between bounds, from `near` if it is given.
         """
         limit = budget + worth
         limit += _ROUNDING * worth + _ULPS * limit  # equality while jobs have their highest rates is not above
-        low = float(self.own.min())
-        if weight @ self.targets(low) <= limit:
-            return low, low
+        low = least = float(self.own.min())
         high = float(((self.age + len(weight) * weight / limit) / self.isolated).max())  # each takes at most its part
-        ratio = low
+        ratio = low if near is None or not low < near < high else near
+        if ratio == low and weight @ self.targets(low) <= limit:
+            return low, low
         while high - low > 4 * _ULPS * high:
             targets = self.targets(ratio)
             excess = float(weight @ targets) - limit
             low, high = (ratio, high) if excess > 0 else (low, ratio)
             slope = float(weight @ self._fall_at(targets))
-            ratio += excess / slope + _ULPS * ratio if slope > 0 else math.inf
+            ratio += excess / slope + math.copysign(_ULPS * ratio, excess) if slope > 0 else math.inf
             if not low < ratio < high:
                 ratio = math.sqrt(low) * math.sqrt(high) if high > 2 * low else (low + high) / 2
-        return low, high
+        return (low, low) if low == least and weight @ self.targets(low) <= limit else (low, high)
+
+
+def prices_of_own(per_gpu: Floats, curves: Curves) -> Floats:
+    """Increase of the objective per GPU of each type if the best rates of the worst jobs determine it, (T,)."""
+    worst = np.flatnonzero(curves.own >= curves.own.max() * (1.0 - _DECIDES))
+    c, gain = curves.taken(worst), per_gpu[worst]
+    prices: Floats = (gain * (c.isolated / (c.age * c.cap + 1.0) ** 2)[:, None]).min(axis=0)  # d(1 / own) / d(cap)
+    return prices
 
 
 @dataclass(frozen=True, eq=False)

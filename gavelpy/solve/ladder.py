@@ -40,7 +40,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,7 +47,7 @@ import numpy as np
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation, Certificate
-from gavelpy.model.arrays import Bools, Floats, Ints
+from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.certificate import (
     GAP_MAX,
@@ -130,8 +129,12 @@ def _keep(problem: AllocationProblem, objective: Objective, solver: Solver, answ
 
 def _best_of_distinct(problem: AllocationProblem, objective: Objective, solver: Solver) -> Answer | None:
     """The answer by kernels alone, if they are loaded and all jobs are distinct; None if it is another problem."""
-    if not (isinstance(objective, MaxMin | MaxSum) and problem.is_plain and search_kernels()):
+    if not (isinstance(objective, MaxMin | MaxSum | MinMaxFinishTime) and problem.is_plain and search_kernels()):
         return None
+    if isinstance(objective, MinMaxFinishTime):
+        from gavelpy.solve.finish_time_distinct import best_finish_time_of_distinct
+
+        return best_finish_time_of_distinct(problem, objective, solver)
     from gavelpy.solve.prices.distinct import best_of_distinct
 
     return best_of_distinct(problem, objective, solver)
@@ -339,13 +342,9 @@ def _value(problem: AllocationProblem, objective: Objective, rates: Floats, answ
         case MaxSumLog(weight=weight):
             return float(weight[runs] @ np.log(rates[runs])) if (rates[runs] > 0).all() else -np.inf
         case ProgressiveFilling(speed=speed):
-            speeds = np.where(runs, _speeds(speed, runs), 0.0)
+            speeds = np.where(runs, speed(~runs), 0.0)
             return float((rates[speeds > 0] / speeds[speeds > 0]).min(initial=np.inf)) if speeds.any() else 0.0
     raise AssertionError(objective)
-
-
-def _speeds(speed: Callable[[Bools], Floats], runs: Bools) -> Floats:
-    return np.asarray(speed(~runs), dtype=np.float64)
 
 
 @dataclass(frozen=True)

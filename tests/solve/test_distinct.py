@@ -10,7 +10,8 @@ import pytest
 from benchmarks.problems import Mix, draw
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve import ladder
-from gavelpy.solve.objective import MaxMin, MaxSum, Objective
+from gavelpy.solve.finish_time_distinct import best_finish_time_of_distinct
+from gavelpy.solve.objective import MaxMin, MaxSum, MinMaxFinishTime, Objective
 from gavelpy.solve.prices import numba_search
 from gavelpy.solve.prices.distinct import best_of_distinct
 from gavelpy.solve.solver import Solver
@@ -42,6 +43,22 @@ def test_answers_have_the_bytes_of_the_other_road(
     monkeypatch.setattr(ladder, "search_kernels", lambda: None)
 
     assert [answer_of(replace(problem), objective) for objective in objectives] == at_once
+
+
+@pytest.mark.parametrize("load", [0.1, 0.33, 0.6, 1.2])
+@pytest.mark.parametrize(("jobs", "types"), [(300, 2), (700, 3), (512, 7)])
+def test_finish_times_have_the_bytes_of_the_other_road(
+    jobs: int, types: int, load: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = draw(jobs, types, Mix.DISTINCT, load=load, seed=jobs).problem()
+    steps, age_s = problem.steps_remaining, problem.age_s
+    objective = MinMaxFinishTime(steps, age_s, age_s + 20.0 * steps / problem.rate_alone_steps_per_s.max(axis=1))
+    monkeypatch.setattr(ladder, "search_kernels", lambda: numba_search)
+    assert best_finish_time_of_distinct(replace(problem), objective, Solver()) is not None
+    at_once = answer_of(problem, objective)
+    monkeypatch.setattr(ladder, "search_kernels", lambda: None)
+
+    assert answer_of(replace(problem), objective) == at_once
 
 
 def changed(problem: AllocationProblem, kind: str) -> AllocationProblem:

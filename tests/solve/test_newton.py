@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.problems import Mix, draw
 from gavelpy.solve.finish_time_search import Curves, Rising
-from gavelpy.solve.prices import highest_level, newton, numpy_kernels
+from gavelpy.solve.prices import level_curve, newton, numpy_kernels
 from gavelpy.solve.prices.newton import Dual, Point, near, roughly
 from gavelpy.solve.prices.table import Fixed, Proportional, Table, compiled, jobs_of
 
@@ -111,7 +111,7 @@ def bent(seed: int) -> tuple[Dual, Point]:
     curve = Rising(curves)
     price = np.full(types, 1.0 / table.gpu_counts.sum())
     level = curve.root(np.ones(jobs), 0.9 * jobs)
-    return Dual(table, highest_level._Along(curve), np.inf, root=highest_level._root), Point(price, level)
+    return Dual(table, level_curve.Along(curve), np.inf, root=level_curve.root_of), Point(price, level)
 
 
 def is_bent_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> bool:

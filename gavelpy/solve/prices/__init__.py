@@ -18,7 +18,8 @@ Modules:
     pivots_search       all pivots in one compiled call
     column_kernels      the highest level of up to some thousand jobs by columns
     newton_kernels      Newton's steps, in numba
-    curve_kernels       roots of needs that bend, in numba
+    curve_kernels       roots of needs that bend, in numba, and certificates of finish times
+    bent_kernels        Newton's steps on the tangents of such needs, in one call
     newton              approximate prices: Newton's method on the dual function, HiGHS or the interior point
     crossover           from approximate prices to the exact optimum, by small linear programs
     kept                problems that differ by a few jobs from the last one
@@ -29,6 +30,7 @@ Modules:
     welfare_search      Newton's steps and ties for these prices, in numba
     welfare_kernels     jobs, equations and the answer for these prices, in numba
     pivots              few classes: exact simplex steps
+    level_curve         needs as functions of a level, and the bounds that prices prove
     highest_level       the highest level of needs that rise with it, each with its own limit
     height              the same for a program
 """

@@ -1,4 +1,4 @@
-"""Roots of bent needs in numba: the finish-time ratio at which targets cost as much as there is.
+"""Bent needs in numba: the finish-time ratio at which targets cost as much as there is, and a ratio's certificate.
 
 A job of age a with an isolated time i (both in units of the job's duration at its best rate) has at the ratio ρ the
 target 1 / (ρ i - a), at most its highest rate. Targets bend there: their sum is convex between bends only.
@@ -88,3 +88,86 @@ def best_alone(rate, gpus, gpu_counts, best, per_gpu):  # type: ignore[no-untype
         best[k] = total
         for t in range(T):
             per_gpu[k, t] = max(rate[k, t] - slowest, 0.0) / gpus[k]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def tabled(  # type: ignore[no-untyped-def]
+    rate, gpus, gpu_counts, steps, age_s, isolated_s, best, scaled, load, isolated, age, cap, per_gpu, total
+):
+    """Writes the table and the curves of a problem; returns whether all jobs can run, and each type is of use.
+
+    `load` are a job's GPUs as a program of classes has them, a part of a type times the type. `total` has a sum over
+    the figures of every job: see `are_distinct` in program.py.
+    """
+    J, T = rate.shape
+    is_used = np.zeros(T, np.bool_)
+    for j in range(J):
+        most = 0.0
+        for t in range(T):
+            most = max(most, rate[j, t])
+        if not most > 0.0:
+            return False
+        best[j] = most
+        unit_s = steps[j] / most
+        isolated[j], age[j] = isolated_s[j] / unit_s, age_s[j] / unit_s
+        found = 0.0
+        for t in range(T):
+            scaled[j, t] = rate[j, t] / most
+            found += np.sqrt(t + 2.0) * scaled[j, t]
+            if rate[j, t] > 0.0:
+                is_used[t] = True
+                load[j] = gpus[j] / gpu_counts[t] * gpu_counts[t]
+        found += np.sqrt(T + 2.0) * gpus[j] + np.sqrt(T + 3.0) * (most * (isolated[j] / most))
+        total[j] = found + np.sqrt(T + 4.0) * (age[j] * most / most)
+    best_alone(scaled, gpus, gpu_counts, cap, per_gpu)
+    return is_used.all()
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def cleaned(rate, best, need, noise, dust, deficit, share):  # type: ignore[no-untyped-def]
+    """Drops shares (J, T) that add nothing to a rate; returns whether every job has its need: see certificate.py."""
+    for j in range(len(best)):
+        had, left = 0.0, 0.0
+        for t in range(share.shape[1]):
+            if not (share[j, t] > noise and rate[j, t] > 0.0):
+                share[j, t] = 0.0
+            had += rate[j, t] * share[j, t]
+        for t in range(share.shape[1]):
+            if not rate[j, t] * share[j, t] > dust * had:
+                share[j, t] = 0.0
+            left += rate[j, t] * share[j, t]
+        least = need[j] * best[j]
+        if least - left > deficit * least:
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def worths_of(rate, gpus, best, steepness, price, weight, budget):  # type: ignore[no-untyped-def]
+    """Writes the worth of each job's rate, (J,), in units of its best rate, and the budget for its time, (J,)."""
+    for j in range(len(best)):
+        worth, most = steepness[j] / best[j], 0.0
+        for t in range(len(price)):
+            if rate[j, t] > 0.0:
+                most = max(most, worth * rate[j, t] - gpus[j] * price[t])
+        weight[j], budget[j] = worth * best[j], most
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def ratios_of(isolated, age, cap, best, rates, root, gap):  # type: ignore[no-untyped-def]
+    """The worst ratio at these rates (J,), that of the jobs below their best rates, and that of jobs by themselves.
+
+    And the decrease of each target per increase of the ratio at `root`, (J,): see `Curves.fall`.
+    """
+    worst, others, own, fall = 0.0, root, 0.0, np.empty(len(age))
+    for j in range(len(age)):
+        rate = rates[j] / best[j]
+        ratio = (age[j] + 1.0 / rate) / isolated[j]
+        worst = max(worst, ratio)
+        if rate < cap[j] * (1.0 - gap):
+            others = max(others, ratio)
+        own = max(own, (age[j] + 1.0 / cap[j]) / isolated[j])
+        left = root * isolated[j] - age[j]
+        target = cap[j] if left * cap[j] <= 1.0 else 1.0 / left
+        fall[j] = isolated[j] * (target * target) if target < cap[j] else 0.0
+    return worst, others, own, fall

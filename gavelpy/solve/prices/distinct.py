@@ -27,7 +27,7 @@ def best_of_distinct(problem: AllocationProblem, objective: LinearObjective, sol
         return None
     values = objective.scale if isinstance(objective, MaxMin) else objective.gain
     figures = (problem.member_rate_steps_per_s, values)
-    if ladder.asks_for_nearly_equal(problem, objective) and not all(map(_few_are_near, figures)):
+    if ladder.asks_for_nearly_equal(problem, objective) and not all(map(few_are_near, figures)):
         return None
     jobs = _distinct_jobs(problem, values)
     if jobs is None:
@@ -40,7 +40,7 @@ def best_of_distinct(problem: AllocationProblem, objective: LinearObjective, sol
     return answer if is_certified else None
 
 
-def _few_are_near(figures: Floats) -> bool:
+def few_are_near(figures: Floats) -> bool:
     """Whether ladder.py would merge none of these numbers."""
     from gavelpy.solve.prices.problem_kernels import few_are_near
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gavelpy.model.arrays import Floats, Ints
-from gavelpy.solve.prices.highest_level import LevelCurve, highest
+from gavelpy.solve.prices.highest_level import highest
+from gavelpy.solve.prices.level_curve import LevelCurve
 from gavelpy.solve.prices.table import Table
 from gavelpy.solve.program import Program
 from gavelpy.solve.solver import Solver

@@ -11,10 +11,7 @@ from the structure there if it is unique (vertex.py), so its bytes do not depend
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from types import ModuleType
-from typing import Protocol
 
 import numpy as np
 
@@ -22,8 +19,9 @@ from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.solve.linear import TRACE
 from gavelpy.solve.prices.crossover import ATTEMPTS, exact
 from gavelpy.solve.prices.engine import with_free_types_spent, with_the_rest_spent
+from gavelpy.solve.prices.level_curve import Along, LevelCurve, Loops, near_root, proved, root_of
 from gavelpy.solve.prices.newton import PRICE_FLOOR, Dual, Point, near, roughly
-from gavelpy.solve.prices.table import INTERPRETED, Bends, Fixed, Sweep, Table, compiled, kernels, search_kernels
+from gavelpy.solve.prices.table import INTERPRETED, Bends, Fixed, Table, compiled, fixed, kernels, search_kernels
 from gavelpy.solve.prices.vertex import Mix, as_left, from_prices, in_doubt
 from gavelpy.solve.solver import NUMPY_ROWS_MAX, Solver
 
@@ -41,54 +39,6 @@ _MANY = 1024  # classes: far from the best prices, the exact step takes longer t
 _MOST_NEEDS = 0.9  # of the sum of all limits
 _ENOUGH = 1e6  # times the GPUs of a free type
 _AWAKE = 1e-3  # of the highest price: start of prices that were zero at another level
-
-
-Loops = Callable[[int], ModuleType]
-Root = Callable[[Dual, Sweep, Floats, Floats], float]
-
-
-class LevelCurve(Protocol):
-    """Needs as functions of a level."""
-
-    def at(self, level: float) -> Floats:
-        """Needs of the K classes at a level, in units of their best rates: in 0..1, non-decreasing in the level."""
-        ...  # a protocol's body
-
-    def slope(self, level: float) -> Floats:
-        """Slopes of the needs at a level, (K,) >= 0."""
-        ...  # a protocol's body
-
-    def some(self, rows: Ints) -> LevelCurve:
-        """The curve of some of the jobs."""
-        ...  # a protocol's body
-
-    def root(self, worth: Floats, budget: float) -> float:
-        """The highest level at which Σ worth_k need_k is at most `budget`; infinite if it always is."""
-        ...  # a protocol's body
-
-    def near_root(self, worth: Floats, budget: float) -> float:
-        """As `root`, up to rounding: for a search whose steps are in no answer."""
-        ...  # a protocol's body
-
-    @property
-    def bends(self) -> Bends | None:
-        """The curve as arrays for compiled steps, if there are such steps for it."""
-        ...  # a protocol's body
-
-
-@dataclass(frozen=True, eq=False)
-class _Along:
-    """The needs of a curve."""
-
-    curve: LevelCurve
-
-    def at(self, level: float) -> tuple[Floats, Floats]:
-        """See Needs."""
-        return self.curve.at(level), self.curve.slope(level)
-
-    def some(self, rows: Ints) -> _Along:
-        """See Needs."""
-        return _Along(self.curve.some(rows))
 
 
 def highest(table: Table, curve: LevelCurve, value: Floats | None, solver: Solver, kind: str) -> Mix | None:
@@ -152,10 +102,10 @@ def _by_steps(table: Table, curve: LevelCurve, value: Floats | None, solver: Sol
         point = start
         if point is None:
             most = curve.at(np.inf)
-            level = _proved(table, curve, most, even, _near_root, compiled)
+            level = proved(table, curve, most, even, near_root, compiled)
             if level == np.inf:  # nothing is known of the level, if there is one
                 level = curve.root(np.ones(K), _MOST_NEEDS * float(most.sum()))
-            dual = Dual(table, _Along(curve), np.inf, root=_near_root, loops=compiled, bends=curve.bends)
+            dual = Dual(table, Along(curve), np.inf, root=near_root, loops=compiled, bends=curve.bends)
             point = (near if K >= _MANY else roughly)(dual, Point(even, level))
         found = _stepped(table, curve, point, solver) if point.level else None
         mix = None
@@ -179,6 +129,9 @@ def _stepped(table: Table, curve: LevelCurve, start: Point, solver: Solver) -> P
     """
     from gavelpy.solve.prices.descent_kernels import ENDLESS, FOUND, SINGULAR, UNBOUNDED
 
+    found = _bent_steps(table, curve.bends, start)
+    if found is not None:
+        return found
     price, level, W = start.price.copy(), start.level, table.gpu_counts * (1.0 + TRACE)
     for _ in range(_STEPS_MAX):
         need, slope = curve.at(level), curve.slope(level) * abs(level)
@@ -209,6 +162,19 @@ def _stepped(table: Table, curve: LevelCurve, start: Point, solver: Solver) -> P
             return Point(price, level + (part - 1.0) * abs(level))
         level += (part - 1.0) * abs(level)
     return None
+
+
+def _bent_steps(table: Table, bends: Bends | None, start: Point) -> Point | None:
+    """What `_stepped` returns, in one call, where no step has kinks that are not independent."""
+    if bends is None:
+        return None
+    from gavelpy.solve.prices.bent_kernels import stepped
+    from gavelpy.solve.prices.descent_kernels import FOUND
+
+    price, W = start.price.copy(), table.gpu_counts * (1.0 + TRACE)
+    figures = map(fixed, (table.gpus, table.count, *bends))
+    end, level = stepped(fixed(table.rate), *figures, W, in_doubt(*table.rate.shape), start.level, price)
+    return Point(price, float(level)) if end == FOUND else None
 
 
 def _step(table: Table, tangents: _Tangents, gpu_counts: Floats, price: Floats) -> tuple[int, float]:
@@ -329,7 +295,7 @@ def _by_sizes(table: Table, curve: LevelCurve, solver: Solver, start: Point | No
         vertex = exact(dual, point, solver)
         if vertex is None:
             return None
-        lower = _proved(table, curve, vertex.need, vertex.price)
+        lower = proved(table, curve, vertex.need, vertex.price)
         if -vertex.level <= 1.0 + _FITS or not lower < level:
             return as_left(table, vertex, level)
         level, point = lower, Point(vertex.price, vertex.level)
@@ -342,7 +308,7 @@ def _near_size(table: Table, curve: LevelCurve) -> Point:
     for _ in range(_STEPS_MAX):
         _, point = _near(table, curve, level, point)
         price = point.price / float(point.price @ table.gpu_counts)
-        lower = _proved(table, curve, curve.at(level), price)
+        lower = proved(table, curve, curve.at(level), price)
         if not level - lower > _NEARLY * abs(level):
             break
         level = lower
@@ -353,12 +319,12 @@ def _first_size(table: Table, curve: LevelCurve) -> tuple[float, Point]:
     """An upper bound on the level, and prices for the size of a cluster that reaches it."""
     W = table.gpu_counts
     even = np.full(len(W), 1.0 / W.sum())
-    level = _proved(table, curve, curve.at(np.inf), even)
+    level = proved(table, curve, curve.at(np.inf), even)
     if level == np.inf:
         return level, Point(even, -1.0)
-    found = near(Dual(table, _Along(curve), level_max=np.inf, root=_root), Point(even, level))
+    found = near(Dual(table, Along(curve), level_max=np.inf, root=root_of), Point(even, level))
     price = found.price / float(found.price @ W)
-    return min(level, _proved(table, curve, curve.at(found.level), price)), Point(price, -1.0)
+    return min(level, proved(table, curve, curve.at(found.level), price)), Point(price, -1.0)
 
 
 def _near(table: Table, curve: LevelCurve, level: float, point: Point) -> tuple[Dual, Point]:
@@ -369,32 +335,3 @@ def _near(table: Table, curve: LevelCurve, level: float, point: Point) -> tuple[
 
 def _size(table: Table, need: Floats) -> Dual:
     return Dual(table, Fixed(need), level_max=np.inf, is_size=True)
-
-
-def _proved(
-    table: Table, curve: LevelCurve, need: Floats, price: Floats, root: Root | None = None, loops: Loops = kernels
-) -> float:
-    """Upper bound on the level from these prices and the marginal costs at these needs."""
-    s = loops(len(need)).sweep(table, need, np.zeros(len(need)), price, 0.0, 0.0)
-    return (root or _root)(Dual(table, _Along(curve), loops=loops), s, need, price)
-
-
-def _root(dual: Dual, s: Sweep, need: Floats, price: Floats) -> float:
-    """The bound, from the sweep there."""
-    assert isinstance(dual.needs, _Along)
-    return dual.needs.curve.root(*_worth_and_budget(dual, s, need, price))
-
-
-def _near_root(dual: Dual, s: Sweep, need: Floats, price: Floats) -> float:
-    """The bound, up to rounding."""
-    assert isinstance(dual.needs, _Along)
-    return dual.needs.curve.near_root(*_worth_and_budget(dual, s, need, price))
-
-
-def _worth_and_budget(dual: Dual, s: Sweep, need: Floats, price: Floats) -> tuple[Floats, float]:
-    """Marginal costs of all classes, (K,), and the value of their time and of the GPUs."""
-    table = dual.table
-    steepness = dual.loops(len(need)).settle(table, s.low, s.high, need, price)[1]
-    left = steepness[:, None] * table.rate - table.gpus[:, None] * price
-    budgets = np.where(table.rate > 0, left, 0.0).max(axis=1, initial=0.0)
-    return table.count * steepness, float(table.count @ budgets + price @ table.gpu_counts)
