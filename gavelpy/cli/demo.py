@@ -118,6 +118,7 @@ def demo(
     s.show(results)
     s.write_report(report, figures, experiment, results)
     typer.echo(f"\nreport: {report}")
+    s.end_if_interrupted(experiment, results)
     if live:
         run_live(report.parent / "live")
 

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gavelpy.cli.output import notify, progress_bar
+from gavelpy.cli.output import notify
+from gavelpy.cli.progress import interruptible, shown_progress
 
 if TYPE_CHECKING:
     from gavelpy.model.cluster import Cluster
@@ -91,13 +92,16 @@ def _amounts(cluster: Cluster) -> dict[str, dict[str, list[float]]]:
     return {"node_resources": found} if found else {}
 
 
-def run(experiment: Experiment) -> dict[str, SimulationResult]:
-    """The results by label; shows progress bars on a terminal."""
+def run(experiment: Experiment, *, quiet: bool = False) -> dict[str, SimulationResult]:
+    """The results by label. Shows progress, with `quiet` only on a terminal.
+
+    After Ctrl-C, the run in progress is `partial`, and later ones are missing.
+    """
     from gavelpy.simulator.compare import compare
 
     if experiment.settings.little_work:
         notify(f"warning: {experiment.settings.little_work}")
-    with progress_bar() as progress:
+    with shown_progress(quiet=quiet) as progress, interruptible() as stop:
         return compare(
             experiment.trace,
             experiment.cluster,
@@ -106,6 +110,7 @@ def run(experiment: Experiment) -> dict[str, SimulationResult]:
             seed=experiment.seed,
             window=experiment.window,
             progress=progress,
+            stop=stop,
             journal_directory=experiment.journal,
             throughputs=experiment.throughputs,
             learning=experiment.learning,

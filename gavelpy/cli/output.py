@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
@@ -50,8 +49,6 @@ JSON_VERSION = 1  # of the output of all commands, docs/json.md; a change that b
 _INDENTED_MAX = 300
 MORE: Final[Mapping[str, Any]] = {}  # fields of JSON: none
 _FILE_COLUMNS = 200  # width of a table in a file or a pipe
-
-Progress = Callable[[str, int, int], None]  # (label of the run, jobs finished, total jobs)
 
 
 class Output(StrEnum):
@@ -104,37 +101,6 @@ def json_line(value: dict[str, Any]) -> str:  # Any: JSON values
 def notify(message: str) -> None:
     """Prints a message on stderr."""
     typer.echo(printable(message), err=True)
-
-
-@contextmanager
-def progress_bar() -> Iterator[Progress | None]:
-    """One progress bar per run on stderr; None if stderr is not a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("jobs"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        tasks: dict[str, Any] = {}  # rich's ids of bars
-        drawn: dict[str, int] = {}
-
-        def advance(label: str, done: int, total: int) -> None:
-            if label not in tasks:
-                tasks[label] = bars.add_task(label, total=total)
-                drawn[label] = -1
-            if done != drawn[label]:  # called for each event, drawn on change only
-                bars.update(tasks[label], completed=done)
-                drawn[label] = done
-
-        yield advance
 
 
 RICH_ROWS_MAX: Final = 300

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -13,7 +13,7 @@ from gavelpy.cli import options as o
 from gavelpy.cli import parsing as p
 from gavelpy.cli import simulation_options as s
 from gavelpy.cli.experiment import Experiment, run
-from gavelpy.cli.output import FAILED, Output, console, echo_json, notify, printable
+from gavelpy.cli.output import FAILED, INTERRUPTED, Output, console, echo_json, notify, printable
 from gavelpy.cli.parsing import GeneratorChoices, believed_table_of
 from gavelpy.cli.simulation_choices import (
     ClusterChoices,
@@ -60,7 +60,8 @@ def simulate(
     check_report(report, figures)
     directory = p.writable_directory("--journal", journal) if journal is not None else None
     experiment = replace(experiment_of(traces, new, nodes, rates, mechanism, costs, runs), journal=directory)
-    _output(experiment, run(experiment), report, figures, output)
+    results = run(experiment, quiet=output is Output.JSON)
+    _output(experiment, results, report, figures, output)
 
 
 def experiment_of(
@@ -151,10 +152,28 @@ def _output(
         notify(f"report: {report}")
     if output is Output.JSON:
         found = {label: result.metrics.to_json() for label, result in results.items()}
-        echo_json({"parameters": experiment.parameters, "seed": experiment.seed, "results": found})
+        stopped = interruption(experiment, results)
+        more = {"interrupted": stopped} if stopped else {}
+        echo_json({"parameters": experiment.parameters, "seed": experiment.seed, "results": found, **more})
     else:
         show(results)
     _end_if_stalled(results)
+    end_if_interrupted(experiment, results)
+
+
+def interruption(experiment: Experiment, results: Mapping[str, SimulationResult]) -> dict[str, Any]:  # Any: JSON
+    """Which runs are partial, and which did not begin; empty if the experiment is complete."""
+    partial = {label: result.partial for label, result in results.items() if result.partial}
+    missing = [run.label for run in experiment.runs if run.label not in results]
+    return {"partial": partial, "not_run": missing} if partial or missing else {}
+
+
+def end_if_interrupted(experiment: Experiment, results: Mapping[str, SimulationResult]) -> None:
+    """Exits with code 130 if the experiment is not complete."""
+    if stopped := interruption(experiment, results):
+        if stopped["not_run"]:
+            notify(f"not simulated: {', '.join(stopped['not_run'])}")
+        raise typer.Exit(INTERRUPTED)
 
 
 def _end_if_stalled(results: Mapping[str, SimulationResult]) -> None:

@@ -86,6 +86,7 @@ class Result(Protocol):
     shares       one row per (job, GPU type): job, gpu_type, owed_s, received_s
     utilization  index start of a bin in seconds; one column per GPU type, fraction of its GPUs leased
     marginal_values  index time of an allocation in seconds; one column per GPU type, empty for rules
+    partial      where the run was stopped before its end, else ""
     """
 
     @property
@@ -104,11 +105,18 @@ class Result(Protocol):
     def marginal_values(self) -> pd.DataFrame: ...
     @property
     def parameters(self) -> Mapping[str, Any]: ...  # JSON values
+    @property
+    def partial(self) -> str: ...
 
 
 def policy_of(label: str) -> str:
     """The policy's name in a label `name` or `name@blind`."""
     return label.removesuffix(BLIND_SUFFIX)
+
+
+def title_of(result: Result) -> str:
+    """The label in tables: `name (partial)` for a run that was stopped before its end."""
+    return f"{result.label} (partial)" if result.partial else result.label
 
 
 def is_blind(label: str) -> bool:
@@ -261,12 +269,12 @@ def comparison(results: Sequence[Result], *, width: int = 200) -> Table:
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("policy", no_wrap=True, style="bold")
-    columns = _fitting(comparison_columns(results), width - max(len(result.label) for result in results) - 2)
+    columns = _fitting(comparison_columns(results), width - max(len(title_of(result)) for result in results) - 2)
     for column in columns:
         table.add_column(_header(column), justify="right", no_wrap=True)
     for row, result in enumerate(results):
         marked = (_marked(column.texts[row], column.best[row]) for column in columns)
-        table.add_row(result.label, *marked)
+        table.add_row(title_of(result), *marked)
     return table
 
 

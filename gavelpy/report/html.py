@@ -18,7 +18,7 @@ import numpy as np
 from gavelpy.errors import InvalidInput, require
 from gavelpy.model.arrays import Bools, Floats
 from gavelpy.report import plots, timeline
-from gavelpy.report.comparison import Result, comparison_columns, is_blind
+from gavelpy.report.comparison import Result, comparison_columns, is_blind, title_of
 from gavelpy.report.plots import POLICY_COLOURS, Axis, Figure, PlotMarks, Scale
 from gavelpy.report.summary import sentences, unfinished
 
@@ -43,6 +43,7 @@ def render(results: Sequence[Result], *, title: str, parameters: Mapping[str, An
         sentences=[_UNIT.sub("\\1\u00a0\\2", sentence) for sentence in sentences(results)],
         columns=[column for _, column in comparison_columns(results)],
         labels=[result.label for result in results],
+        titles=[title_of(result) for result in results],
         metrics=plots.key_metrics(results),
         names=names,
         marginal=[name for name in names if name.startswith("marginal_value_")],

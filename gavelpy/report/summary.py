@@ -17,6 +17,11 @@ _ALIKE = 0.005  # relative: smaller differences count as none
 
 def sentences(results: Sequence[Result]) -> list[str]:
     """The main result first; at least one sentence."""
+    partial = [result for result in results if result.partial]
+    stopped = [f"{one.label} is partial: {one.partial}; its figures are of that time." for one in partial]
+    results = [result for result in results if not result.partial]
+    if not results:
+        return stopped
     by_label = {result.label: result for result in results}
     pairs = [
         (by_label[label + BLIND_SUFFIX], result)
@@ -29,7 +34,7 @@ def sentences(results: Sequence[Result]) -> list[str]:
         found[1:1] = _cost(*pairs[0])
     else:
         found = [_best(results) if len(results) > 1 else _single(results[0])]
-    return found + _unfinished(results)
+    return found + _unfinished(results) + stopped
 
 
 def unfinished(result: Result) -> pd.DataFrame:

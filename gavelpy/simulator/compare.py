@@ -20,7 +20,7 @@ from gavelpy.policies.team_rows import check_counts_teams
 from gavelpy.simulator.job_sizes import as_requested
 from gavelpy.simulator.metrics import SimulationResult, with_fairness
 from gavelpy.simulator.settings import SimulationSettings
-from gavelpy.simulator.simulate import Progress, Simulation
+from gavelpy.simulator.simulate import Progress, Simulation, Stop, never
 
 if TYPE_CHECKING:
     from gavelpy.simulator.estimation import Estimation, Learning
@@ -38,6 +38,7 @@ def compare(
     seed: int = 0,
     window: tuple[int, int] | None = None,
     progress: Progress | None = None,
+    stop: Stop = never,
     journal_directory: Path | None = None,
     learning: Learning | None = None,
     fairness: bool = False,
@@ -49,7 +50,8 @@ def compare(
     yardstick does not depend on `move_lag_s`: `isolated` delivers its shares in every round; and not on sizes: each job
     has the GPUs that it requested. With
     `learning`, the runs know no rates; the extra run of `isolated` does. Each run writes its journal to
-    `journal_directory`/label.journal, if given. Equal arguments give equal results, except for the run times.
+    `journal_directory`/label.journal, if given. Once `stop()` is true, the run in progress ends and is `partial`, and
+    later runs are missing. Equal arguments give equal results, except for the run times.
     """
     labels = [run.label for run in runs]
     if len(set(labels)) != len(labels) or not runs:
@@ -60,8 +62,10 @@ def compare(
     everything = [*runs, baseline] if fairness and baseline not in runs else list(runs)
     for run in everything if settings.mechanism.limits_teams else ():
         check_counts_teams(policy_from(run.policy))
-    results = {}
+    results: dict[str, SimulationResult] = {}
     for run in everything:
+        if results and stop():
+            break
         chosen = prompt if run == baseline else settings
         estimation = learning.begin(trace, cluster.gpu_types, seed) if learning is not None and run in runs else None
         simulation = Simulation(
@@ -74,13 +78,14 @@ def compare(
             window=window,
             label=run.label,
             progress=progress,
+            stop=stop,
         )
         results[run.label] = _journaled(simulation, run, journal_directory if run in runs else None)
-    isolated = results.get(ISOLATED)
-    if isolated is None:
-        return results
+    isolated, found = results.get(ISOLATED), {label: results[label] for label in labels if label in results}
+    if isolated is None or isolated.partial:
+        return found
     extra_s = 0.0 if ISOLATED in labels else isolated.metrics.cpu_s
-    return {label: with_fairness(results[label], isolated, extra_s) for label in labels}
+    return {label: with_fairness(result, isolated, extra_s) for label, result in found.items()}
 
 
 def simulate(

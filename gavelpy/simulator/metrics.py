@@ -72,6 +72,7 @@ class SimulationResult:
     useful_gpu_s: Floats  # (J,) GPU time of steps that were kept: see UsefulTime
     ftf: Floats | None = None  # (J,) finish-time fairness, if it is known
     stalled: str = ""  # why the run ended with unfinished jobs: no job gained a step any more
+    partial: str = ""  # where the run was stopped before its end; its figures are of the time until then
     isolated_stalled: str = ""  # the same for the run under `isolated`: finish-time fairness is incomplete
 
     @cached_property

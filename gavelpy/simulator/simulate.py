@@ -62,7 +62,14 @@ HORIZON_S = 100 * 365.25 * 86400.0
 ENDLESS = "still running after 100 years, where simulations end"
 Recorded = tuple[float, Event]
 Observer = Callable[[Event, float], None]
-Progress = Callable[[str, int, int], None]  # label of the run, jobs done, all jobs
+Progress = Callable[[str, int, int, float], None]  # label of the run, jobs done, all jobs, virtual time
+Stop = Callable[[], bool]  # whether to end now, with partial results
+INTERRUPTED = "the run was interrupted"
+
+
+def never() -> bool:
+    """As `Stop`: run to the end."""
+    return False
 
 
 class Simulation(VirtualScheduler):
@@ -81,6 +88,7 @@ class Simulation(VirtualScheduler):
         recorded: Iterable[Recorded] = (),
         observers: Iterable[Observer] = (),
         progress: Progress | None = None,
+        stop: Stop = never,
         estimation: Estimation | None = None,
         throughputs: ThroughputTable | None = None,
         node_events: Iterable[tuple[float, NodeEvent]] = (),
@@ -95,6 +103,7 @@ class Simulation(VirtualScheduler):
         super().__init__(SchedulerCore(check=check_foreign), engine)
         self.trace, self.cluster, self.settings = trace, cluster, settings
         self.seed, self.label, self.progress = seed, label or engine.policy.name, progress
+        self.stop, self.partial = stop, ""
         self.measured = measured_jobs(trace, window)
         self.rng = np.random.default_rng(seed) if self.label in settings.shuffled else None
         self.history = History()
@@ -161,6 +170,10 @@ class Simulation(VirtualScheduler):
         core, arrivals = self.core, self.trace.arrival_s.tolist()
         next_job, left, total = 0, int(self.measured.sum()), int(self.measured.sum())
         while left:
+            if self.stop():
+                done = f"{total - left:,} of {total:,} jobs done"
+                self.partial = f"interrupted at {self.now_s:,.0f} s of virtual time with {done}"
+                break
             arrival_s = arrivals[next_job] if next_job < len(arrivals) else np.inf
             event_s = self.node_events[0][0] if self.node_events else np.inf
             now_s = max(min(arrival_s, event_s, self.next_s), core.now_s)
@@ -176,7 +189,7 @@ class Simulation(VirtualScheduler):
             if self.advance():
                 left = total - self._done()
             if self.progress is not None:
-                self.progress(self.label, total - left, total)
+                self.progress(self.label, total - left, total, now_s)
 
     def _submit(self, row: int) -> None:
         job = self.trace.jobs[row]
@@ -239,6 +252,8 @@ class Simulation(VirtualScheduler):
         is_stalled = self._is_stalled()
         if is_stalled:
             why |= dict.fromkeys(np.flatnonzero(self.stall.lost_turns).tolist(), OF_JOB)
+        if self.partial:
+            why = dict.fromkeys(range(history.count), INTERRUPTED)
         return SimulationResult(
             label=self.label,
             metrics=with_probes_made(
@@ -250,6 +265,7 @@ class Simulation(VirtualScheduler):
             allocation_values=self.marginal_values,
             parameters=self._parameters(),
             useful_gpu_s=useful_gpu_s,
+            partial=self.partial,
             stalled=self.stall.reason(history, self.settings) if is_stalled else "",
         )
 

@@ -54,6 +54,7 @@ class SyntheticResult:
     utilization: pd.DataFrame
     marginal_values: pd.DataFrame
     parameters: dict[str, Any] = field(default_factory=dict)
+    partial: str = ""
 
 
 def make_result(
