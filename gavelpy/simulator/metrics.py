@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +51,7 @@ class RunMetrics:
     probes_alone: int = 0  # (job, GPU type) that were probed
     probes_pairs: int = 0  # (job, partner, GPU type) that were probed
     probes_gpu_s: float = 0.0  # GPU time reserved for probes
+    gpu_hours: Mapping[str, float] = field(default_factory=dict)  # by use; see `capacity.gpu_hours`
 
     def to_json(self) -> dict[str, Any]:
         """The documented object; NaN becomes null."""

@@ -5,7 +5,6 @@ The preset `gavel-osdi20` reproduces the original Gavel's simulator.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -27,32 +26,14 @@ from gavelpy.mechanism.settings import (
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import BlindView
 from gavelpy.policies.base import Policy, uses_deadlines, varies_with_time
+from gavelpy.simulator.conditions.job_costs import Costs as Costs
+from gavelpy.simulator.conditions.spec import Conditions
 
 if TYPE_CHECKING:
-    from gavelpy.simulator.cluster import VirtualCluster
+    from gavelpy.simulator.virtual_leases import VirtualLeases
 
 WORK_MIN = 0.5  # least part of a turn that is work, without a warning
 SETTLED_ROUNDS = 1_000_000  # virtual leases need no renewal: rounds without changes are merged
-
-
-@dataclass(frozen=True)
-class Costs:
-    """Seconds that a job holds GPUs without progress."""
-
-    checkpoint_s: float = 5.0  # after a lease is revoked, to write a checkpoint
-    restart_s: float = 15.0  # before the first step of every lease, to start and load
-    migration_s: float = 5.0  # in addition, if the job last ran on other GPUs
-
-    def __post_init__(self) -> None:
-        for name in ("checkpoint_s", "restart_s", "migration_s"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise InvalidInput(f"{name} must be finite and >= 0, got {value!r}")
-
-    @property
-    def turn_s(self) -> float:
-        """Highest cost of a turn: a start on other GPUs and a checkpoint."""
-        return self.checkpoint_s + self.restart_s + self.migration_s
 
 
 def default_mechanism() -> MechanismSettings:
@@ -76,8 +57,20 @@ class StepCount:
         """Steps that count, of these."""
         return steps
 
-    def extended(self, cluster: VirtualCluster, rows: Ints, now_s: float) -> None:
+    def extended(self, cluster: VirtualLeases, rows: Ints, now_s: float) -> None:
         """The leases of these jobs continue into another round: their steps continue, too."""
+
+    def worked_s(self, cluster: VirtualLeases, rows: Ints, now_s: float, since_s: Floats) -> Floats:
+        """Time from `since_s` (K,), but not before their first steps, to now in which these jobs make steps."""
+        return np.maximum(now_s - since_s, 0.0)
+
+    def worked_at_s(self, cluster: VirtualLeases, rows: Ints, work_s: Floats) -> Floats:
+        """When these jobs have worked this long since `cluster.counted_s`."""
+        worked_at_s: Floats = cluster.counted_s[rows] + work_s
+        return worked_at_s
+
+    def book_saves(self, cluster: VirtualLeases, rows: Ints, now_s: float) -> None:
+        """Books the checkpoints that running jobs have completed by now: none, as jobs save when they are stopped."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +85,7 @@ class SimulationSettings:
         frozenset()
     )  # fields of the mechanism that hold for all policies: see `for_policy`
     steps: StepCount = field(default_factory=StepCount)
+    conditions: Conditions = field(default_factory=Conditions)
     shuffled: frozenset[str] = frozenset()  # labels of runs with a random type order in each round
 
     def blind_view_of(self, policy: str) -> BlindView:
@@ -143,7 +137,7 @@ class WholeSteps(StepCount):
         """The whole steps among these."""
         return np.floor(steps + STEP_ROUNDING)
 
-    def extended(self, cluster: VirtualCluster, rows: Ints, now_s: float) -> None:
+    def extended(self, cluster: VirtualLeases, rows: Ints, now_s: float) -> None:
         """These jobs begin a new step now; jobs about to finish are on the timeline already."""
         rows = rows[(cluster.began_s[rows] < now_s) & ~cluster.is_watched[rows]]
         cluster.count_again(rows, now_s)

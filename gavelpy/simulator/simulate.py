@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,15 +40,17 @@ from gavelpy.mechanism.priority_classes import check_known
 from gavelpy.mechanism.reasons import reasons
 from gavelpy.mechanism.settings import settings_values
 from gavelpy.mechanism.teams import check_entities
-from gavelpy.model.arrays import Bools
+from gavelpy.model.arrays import Bools, Floats
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import Trace
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.policies.refusals import refuse_needs
 from gavelpy.policies.team_rows import check_counts_teams
 from gavelpy.simulator import metrics
+from gavelpy.simulator.capacity import CapacityMeter, gpu_hours
 from gavelpy.simulator.cluster import VirtualCluster
 from gavelpy.simulator.co_location import CoLocation, co_location_of
+from gavelpy.simulator.conditions.leases import lease_conditions
 from gavelpy.simulator.job_sizes import check_sizes, true_rates_by_size
 from gavelpy.simulator.metrics import SimulationResult, with_probes_made
 from gavelpy.simulator.settings import SimulationSettings
@@ -110,7 +113,8 @@ class Simulation(VirtualScheduler):
         self.recorded = deque(recorded)
         self.idle_answers = 0  # in a row, while no job had a lease
         self.stall = Stall(len(trace))
-        self.observers: list[Observer] = [self.history.apply, self.stall, *observers]
+        self.capacity = CapacityMeter()
+        self.observers: list[Observer] = [self.history.apply, self.stall, self.capacity, *observers]
         self.estimation = estimation
         self.throughputs = engine.throughputs if throughputs is None else throughputs  # true rates
         self.node_events = deque(node_events)
@@ -149,6 +153,7 @@ class Simulation(VirtualScheduler):
             steps=self.settings.steps,
             co_location=self._co_location(view.gpu_types) if self.settings.mechanism.packing else None,
             rate_by_size=true_rates_by_size(jobs, self.throughputs, view.gpu_types),
+            conditions=lease_conditions(self.settings, jobs, self.seed),
         )
 
     def _co_location(self, gpu_types: tuple[str, ...]) -> CoLocation:
@@ -256,9 +261,7 @@ class Simulation(VirtualScheduler):
             why = dict.fromkeys(range(history.count), INTERRUPTED)
         return SimulationResult(
             label=self.label,
-            metrics=with_probes_made(
-                metrics.metrics(history, self.measured, effort, useful_gpu_s), self.engine.profiled, history
-            ),
+            metrics=self._metrics(effort, useful_gpu_s),
             history=history,
             measured=self.measured,
             reasons=why,
@@ -267,6 +270,15 @@ class Simulation(VirtualScheduler):
             useful_gpu_s=useful_gpu_s,
             partial=self.partial,
             stalled=self.stall.reason(history, self.settings) if is_stalled else "",
+        )
+
+    def _metrics(self, effort: metrics.Effort, useful_gpu_s: Floats) -> metrics.RunMetrics:
+        assert self.agents is not None, "a run has a cluster"
+        found = with_probes_made(
+            metrics.metrics(self.history, self.measured, effort, useful_gpu_s), self.engine.profiled, self.history
+        )
+        return replace(
+            found, gpu_hours=gpu_hours(self.history, self.capacity, self.agents.used_gpu_s(self.history.now_s))
         )
 
     def _parameters(self) -> dict[str, Any]:
@@ -288,6 +300,7 @@ class Simulation(VirtualScheduler):
             "checkpoint_s": costs.checkpoint_s,
             "restart_s": costs.restart_s,
             "migration_s": costs.migration_s,
+            **({"conditions": conditions.to_json()} if (conditions := self.settings.conditions).causes else {}),
             "seed": self.seed,
             **({"packing": True} if mechanism.packing else {}),
         }

@@ -1,9 +1,9 @@
 """Useful GPU time: the time that a job's GPUs spent on the steps that the job kept.
 
-A job makes steps in segments of one rate. A segment of `steps` steps counts `steps` / rate x GPUs, so starts,
-checkpoints, moves and unfinished steps count nothing. Steps after the last checkpoint that a lost node destroys, or
-that a job without checkpoints repeats, are taken out again. Two jobs that make steps on the same GPUs count half of
-them each, because leased time counts a shared GPU once.
+A job makes steps in segments of one rate. A segment of `steps` steps counts `steps` / rate x GPUs, at the rate without
+the slowdowns of conditions, so starts, checkpoints, moves, unfinished steps and slowdowns count nothing. Steps after
+the last checkpoint that a lost node destroys, or that a job without checkpoints repeats, are taken out again. Two jobs
+that make steps on the same GPUs count half of them each, because leased time counts a shared GPU once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from gavelpy.model.arrays import Bools, Floats, Ints
 
 if TYPE_CHECKING:
-    from gavelpy.simulator.cluster import VirtualCluster
+    from gavelpy.simulator.virtual_leases import VirtualLeases
 
 
 class UsefulTime:
@@ -51,13 +51,17 @@ class UsefulTime:
         if rate > 0:
             self.gpu_s[row] += steps / rate * self._counted.item(row)
 
+    def save(self, rows: Ints, steps: Floats, rate: Floats) -> None:
+        """These jobs saved, after so many steps since the last ones that were added."""
+        self.saved_gpu_s[rows] = self.gpu_s[rows] + self.of(rows, steps, rate)
+
     def lose(self, rows: Ints) -> None:
         """These jobs are back at their last checkpoints."""
         self.gpu_s[rows] = self.saved_gpu_s[rows]
 
-    def until(self, cluster: VirtualCluster, now_s: float) -> Floats:
+    def until(self, cluster: VirtualLeases, now_s: float) -> Floats:
         """GPU-seconds of each job up to now, (J,), also of steps since the last change of a rate."""
         running, found = (cluster.lease >= 0).nonzero()[0], self.gpu_s.copy()
         made = cluster.steps_of(running, now_s) - cluster.steps_at_start[running]
-        found[running] += self.of(running, made, cluster.rate[running])
+        found[running] += self.of(running, made, cluster.nominal_rate(running))
         return found

@@ -32,6 +32,7 @@ FIGURES = {
     "probes_alone",
     "probes_pairs",
     "probes_gpu_s",
+    "gpu_hours",
 }
 THREE = "id,arrival_s,steps_total,rate_v100\n" + "".join(f"{name},0,100,1\n" for name in "abc")
 SMALL = ("--cluster", "v100:2,k80:2")
