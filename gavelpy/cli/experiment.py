@@ -55,6 +55,7 @@ class Experiment:
         return {
             "trace": self.trace.name,
             "jobs": len(self.trace),
+            **({"trace_provenance": dict(self.trace.provenance)} if self.trace.provenance else {}),
             "cluster": dict(zip(self.cluster.gpu_types, self.cluster.gpu_counts.tolist(), strict=True)),
             **_amounts(self.cluster),
             "prices_usd_per_gpu_h": dict(zip(self.cluster.gpu_types, self.cluster.prices.tolist(), strict=True)),

@@ -16,6 +16,7 @@ from gavelpy.cli import parsing as p
 from gavelpy.cli import simulation_options as o
 from gavelpy.cli.options import SeedOption, ThroughputsOption
 from gavelpy.cli.output import notify
+from gavelpy.cli.trace_choices import FormatChoices
 from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def given(values: Mapping[str, Any]) -> dict[str, Any]:  # Any: values of severa
 
 
 @dataclass(frozen=True)
-class TraceChoices:
+class TraceChoices(FormatChoices):
     """A trace file, or the number of jobs to generate."""
 
     trace: o.OptionalTraceArgument = None
@@ -74,14 +75,16 @@ class TraceChoices:
                 "simulate takes either a TRACE or --generate N, got " + ("neither" if self.trace is None else "both")
             )
         if self.generate is None:
-            from gavelpy.traces.reader import read_trace
-
             assert self.trace is not None
-            for name in new.given():
+            for name in new.given().keys() - {"reference_gpu_type"}:
                 raise InvalidInput(f"--{name.replace('_', '-')} needs --generate N, got the trace {str(self.trace)!r}")
-            found = read_trace(self.trace, throughputs=table)
+            found = self.read_file(self.trace, table, seed, new.reference_gpu_type)
             p.warn_of_trace(found)
             return _warned_of_unknown(found)
+        for name, value in given(vars(self)).items():
+            if name not in ("trace", "generate"):
+                option = name.removesuffix("_format").replace("_", "-")
+                raise InvalidInput(f"--{option} needs a TRACE, got {value!r} with --generate")
         import numpy as np
 
         from gavelpy.traces.generator import generate

@@ -11,6 +11,7 @@ from gavelpy.cli import parsing as p
 from gavelpy.cli.output import Output, console, echo_json, notify, printable
 from gavelpy.cli.parsing import believed_table_of
 from gavelpy.cli.simulation_choices import takes_choices
+from gavelpy.cli.trace_choices import FormatChoices
 from gavelpy.errors import InvalidInput
 
 _SHOWN_MAX = 8  # entries of a mapping; JSON has all of them
@@ -54,8 +55,15 @@ def generate(
 
 
 @app.command()
+@takes_choices
 def describe(
-    trace: o.TraceArgument, throughputs: o.ThroughputsOption = None, output: o.OutputOption = Output.TABLE
+    trace: o.TraceArgument,
+    reading: FormatChoices,
+    *,
+    throughputs: o.ThroughputsOption = None,
+    reference_gpu_type: o.ReferenceTypeOption = None,
+    seed: o.SeedOption = 0,
+    output: o.OutputOption = Output.TABLE,
 ) -> None:
     """Show statistics of a trace: jobs, arrival rate, run times, GPUs per job.
 
@@ -63,11 +71,12 @@ def describe(
     Examples:
       gavel trace describe trace.csv
       gavel trace describe trace.csv -o json
+      gavel trace describe cluster_job_log.json --from philly --durations seconds
     """
     from gavelpy.model.job import statistics_of
-    from gavelpy.traces.reader import read_trace
 
-    found = statistics_of(read_trace(trace, throughputs=believed_table_of(throughputs)))
+    read = reading.read_file(trace, believed_table_of(throughputs), seed, reference_gpu_type)
+    found = statistics_of(read) | {"provenance": dict(read.provenance)}
     if output is Output.JSON:
         echo_json(found)
         return
@@ -83,21 +92,31 @@ def describe(
 
 
 @app.command()
+@takes_choices
 def convert(
     source: o.SourceArgument,
     target: o.TargetArgument,
+    reading: FormatChoices,
+    *,
     format: o.FormatOption = None,
     throughputs: o.ConvertThroughputsOption = None,
+    reference_gpu_type: o.ReferenceTypeOption = None,
+    seed: o.SeedOption = 0,
 ) -> None:
     """Convert a trace to another format. Gavel's format has neither ids nor rates.
+
+    OUT.provenance.json receives the source, its SHA-256, and the rule and seed by which durations became steps.
 
     \b
     Examples:
       gavel trace convert old_7_columns.trace trace.csv
       gavel trace convert trace.csv gavel.trace
       gavel trace convert gavel.trace trace.csv --throughputs rates.json
+      gavel trace convert philly.csv trace.csv --seed 1
     """
-    from gavelpy.traces.reader import TraceFormat, read_throughputs, read_trace, write_trace
+    from gavelpy import __version__
+    from gavelpy.traces.provenance import write_provenance
+    from gavelpy.traces.reader import TraceFormat, read_throughputs, write_trace
 
     formats = {".csv": TraceFormat.CSV, ".trace": TraceFormat.GAVEL}
     if format is not None and format not in list(TraceFormat):
@@ -107,9 +126,36 @@ def convert(
     chosen = TraceFormat(format) if format is not None else formats[target.suffix]
     p.writable_file("OUT", target)
     table = read_throughputs(throughputs) if throughputs is not None else None
-    trace = read_trace(source, throughputs=table)
+    trace = reading.read_file(source, table, seed, reference_gpu_type)
     write_trace(trace, target, chosen)
+    write_provenance(trace, target, __version__)
     notify(f"{len(trace):,} jobs written to {target} ({chosen.value})")
+
+
+@app.command("formats")
+def list_formats(output: o.OutputOption = Output.TABLE) -> None:
+    """List the formats that --from names, with those of other packages.
+
+    \b
+    Examples:
+      gavel trace formats
+      gavel trace formats -o json
+    """
+    from gavelpy.traces.formats import reader_named, reader_names
+
+    found = {name: reader_named(name).title for name in reader_names()}
+    if output is Output.JSON:
+        echo_json({"formats": found})
+        return
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    table.add_column("format", style="bold", no_wrap=True)
+    table.add_column("what it is")
+    for name, title in found.items():
+        table.add_row(name, printable(title))
+    console().print(table)
 
 
 def _plain(value: Any) -> str:  # Any: a value of `describe`

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NewType
+from typing import TYPE_CHECKING, Any, NewType
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from gavelpy.model.completion_value import CompletionValue
 from gavelpy.model.job_sizes import RatesBySize, checked_rates, checked_sizes
 from gavelpy.model.notify import NO_NOTIFICATIONS, Notify
 from gavelpy.model.software import OF_NODE, Software
+
+if TYPE_CHECKING:
+    from gavelpy.model.cluster import ClusterNode
 
 # A serial is a row number that is never reused; an id is a name given by a user.
 JobId = NewType("JobId", str)
@@ -297,14 +300,21 @@ def lost_spec(serial: int) -> JobSpec:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Jobs in order of arrival."""
+    """Jobs in order of arrival; with nodes, if the trace states them."""
 
     jobs: tuple[JobSpec, ...]
     arrival_s: Floats  # (J,) non-decreasing
     name: str = ""
+    cancelled_s: Floats = field(default_factory=lambda: np.zeros(0))  # (J,) time when its user cancels it; inf = never
+    nodes: tuple[ClusterNode, ...] = ()  # of the cluster on which the jobs ran
+    provenance: Mapping[str, Any] = field(default_factory=dict)  # source, rule and seed, as JSON values
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "arrival_s", floats("arrival_s", self.arrival_s, (len(self.jobs),)))
+        J = len(self.jobs)
+        object.__setattr__(self, "arrival_s", floats("arrival_s", self.arrival_s, (J,)))
+        cancelled_s = self.cancelled_s if len(self.cancelled_s) else np.full(J, math.inf)
+        object.__setattr__(self, "cancelled_s", floats("cancelled_s", cancelled_s, (J,)))
+        require("cancelled_s", self.cancelled_s, self.cancelled_s >= self.arrival_s, "at or after the job's arrival")
         index_of((job.id for job in self.jobs), "job ids")
         require("arrival_s", self.arrival_s, np.isfinite(self.arrival_s) & (self.arrival_s >= 0), "finite and >= 0")
         if (np.diff(self.arrival_s) < 0).any():

@@ -2,7 +2,9 @@
 
 Traces: id, arrival_s, steps_total, then optionally gpus (1), weight (1), job_type, deadline_s (from submission; empty
 = none), entity, command, working_directory, completion_value, cpus_per_gpu (0), memory_gib_per_gpu (0), and a column
-`rate_<gpu type>` (steps/s of the whole job; 0 = cannot run there, empty = unknown) for each type. `sizes` has all
+`rate_<gpu type>` (steps/s of the whole job; 0 = cannot run there, empty = unknown) for each type. `owner` is a user,
+`gpu_types` the types on which a job may run ("t4|v100"; empty = all), `cancelled_s` when its user cancels it (from
+arrival; empty = never). `sizes` has all
 numbers of GPUs on which a job can run ("1,2,4", "1..8", gpus among them; empty = only gpus), `rate_<gpu type>@<GPUs>`
 its rates there.
 
@@ -16,8 +18,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -27,11 +30,19 @@ from gavelpy.model.job import GPUS_MAX, JobId, JobSpec, Trace
 from gavelpy.model.job_sizes import parsed_sizes
 from gavelpy.model.throughput import Provenance, ThroughputTable
 from gavelpy.traces.fields import CsvTable, Place, csv_table, csv_text, read_text, write_text
+from gavelpy.traces.formats import ReadOptions
+from gavelpy.traces.provenance import with_source
+from gavelpy.traces.source import Head, TraceFile
 
 TRACE_REQUIRED = ("id", "arrival_s", "steps_total")
+_OWN_COLUMNS = frozenset({"id", "arrival_s", "steps_total"})
 _TEXTS = ("command", "working_directory", "completion_value")
 _NEEDS = ("cpus_per_gpu", "memory_gib_per_gpu")
-TRACE_OPTIONAL = ("gpus", "sizes", "weight", "job_type", "deadline_s", "entity", *_TEXTS, *_NEEDS)
+TRACE_OPTIONAL = (
+    *("gpus", "sizes", "weight", "job_type", "deadline_s", "entity", "owner", "gpu_types", "cancelled_s"),
+    *_TEXTS,
+    *_NEEDS,
+)
 RATE_PREFIX = "rate_"
 TABLE_REQUIRED = ("job_type", "gpus", "gpu_type", "rate_steps_per_s")
 TABLE_OPTIONAL = ("provenance", "source", "pair_job_type", "pair_rate_steps_per_s")
@@ -49,6 +60,24 @@ def read_csv_trace(path: str | Path) -> Trace:
     return parse_csv_trace(read_text(path), str(path))
 
 
+class CsvReader:
+    """Reads our CSV; the file is streamed."""
+
+    name: ClassVar[str] = "csv"
+    title: ClassVar[str] = "our CSV: id, arrival_s, steps_total and more, with a column of rates per GPU type"
+
+    def matches(self, head: Head) -> bool:
+        """Whether the header has one of the columns that only this format has."""
+        return "\t" not in head.first_line and bool(head.columns & _OWN_COLUMNS)
+
+    def read(self, path: Path, options: ReadOptions) -> Trace:  # noqa: ARG002  # its rates are in the file
+        """The trace."""
+        source = TraceFile(path)
+        trace = trace_from_table(csv_table(source.lines(), source.file))
+        provenance = {"format": self.name, "file": path.name, "sha256": source.sha256()}
+        return replace(trace, provenance=with_source(provenance, path))
+
+
 def parse_csv_trace(text: str, file: str = "") -> Trace:
     """The trace in `text`; `file` is for messages and the trace's name."""
     return trace_from_table(csv_table(text, file))
@@ -59,6 +88,7 @@ def trace_from_table(table: CsvTable) -> Trace:
     table.require(TRACE_REQUIRED, TRACE_OPTIONAL, RATE_PREFIX)
     jobs: list[JobSpec] = []
     arrivals: list[float] = []
+    cancelled_s: list[float] = []
     lines: dict[str, int] = {}
     for place, cells in table.rows:
         cell = dict(zip(table.header, cells, strict=True))
@@ -72,10 +102,12 @@ def trace_from_table(table: CsvTable) -> Trace:
             raise place.error("id", f"unique (line {lines[job.id]} has the same)", job.id)
         lines[job.id] = place.line
         arrivals.append(arrival_s)
+        after = cell.get("cancelled_s", "").strip()
+        cancelled_s.append(arrival_s + place.number("cancelled_s", after) if after else math.inf)
         jobs.append(job)
     if not jobs:
         raise Place(table.file).error("file", "a header and at least one job", "no job")
-    return Trace(tuple(jobs), np.array(arrivals), Path(table.file).stem)
+    return Trace(tuple(jobs), np.array(arrivals), Path(table.file).stem, cancelled_s=np.array(cancelled_s))
 
 
 def _job(cell: Mapping[str, str], place: Place) -> JobSpec:
@@ -94,6 +126,8 @@ def _job(cell: Mapping[str, str], place: Place) -> JobSpec:
             rates_by_size=rates,
             deadline_s=(math.inf if deadline in ("", "inf") else place.number("deadline_s", deadline, positive=True)),
             entity=cell.get("entity", ""),
+            owner=cell.get("owner", ""),
+            gpu_types=tuple(filter(None, cell.get("gpu_types", "").split("|"))),
             command=cell.get("command", ""),
             working_directory=cell.get("working_directory", ""),
             cpus_per_gpu=_need("cpus_per_gpu", cell, place),
@@ -127,14 +161,17 @@ def write_csv_trace(trace: Trace, path: str | Path) -> None:
 
 
 def trace_cells(trace: Trace) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of the trace; command, working_directory, values, needs and sizes only if some job has them."""
+    """Header and rows of the trace; the columns after `entity`, except rates, only if some job has them."""
     gpu_types = list(dict.fromkeys(t for job in trace.jobs for t in job.rates_steps_per_s))
     extra = [name for name in _TEXTS if any(getattr(job, name) for job in trace.jobs)]
     needs = [name for name in _NEEDS if any(getattr(job, name) for job in trace.jobs)]
+    owner = ["owner"] if any(job.owner for job in trace.jobs) else []
+    limited = ["gpu_types"] if any(job.gpu_types for job in trace.jobs) else []
+    cancelled = ["cancelled_s"] if np.isfinite(trace.cancelled_s).any() else []
     by_size = dict.fromkeys((t, size) for job in trace.jobs for size, by in job.rates_by_size.items() for t in by)
     sizes = ["sizes"] if any(job.sizes for job in trace.jobs) else []
     rates = [*(f"{RATE_PREFIX}{t}" for t in gpu_types), *(f"{RATE_PREFIX}{t}@{size}" for t, size in by_size)]
-    header = [*TRACE_REQUIRED, *_WRITTEN, *extra, *needs, *sizes, *rates]
+    header = [*TRACE_REQUIRED, *_WRITTEN, *owner, *limited, *cancelled, *extra, *needs, *sizes, *rates]
     rows = [
         [
             job.id,
@@ -145,13 +182,18 @@ def trace_cells(trace: Trace) -> tuple[list[str], list[list[str]]]:
             job.job_type,
             "" if math.isinf(job.deadline_s) else _float_text(job.deadline_s),
             job.entity,
+            *(job.owner for _ in owner),
+            *("|".join(job.gpu_types) for _ in limited),
+            *("" if math.isinf(cancelled_s) else repr(cancelled_s - arrival_s) for _ in cancelled),
             *(getattr(job, name) for name in extra),
             *(_float_text(getattr(job, name)) for name in needs),
             *(",".join(map(str, job.sizes)) for _ in sizes),
             *(_float_text(job.rates_steps_per_s.get(t, math.nan)) for t in gpu_types),
             *(_float_text(job.rates_by_size.get(size, {}).get(t, math.nan)) for t, size in by_size),
         ]
-        for job, arrival_s in zip(trace.jobs, trace.arrival_s.tolist(), strict=True)
+        for job, arrival_s, cancelled_s in zip(
+            trace.jobs, trace.arrival_s.tolist(), trace.cancelled_s.tolist(), strict=True
+        )
     ]
     return header, rows
 

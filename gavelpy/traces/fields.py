@@ -7,7 +7,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,9 +121,10 @@ class CsvTable:
                     raise place.error("column", f"one of {', '.join(known)}", column)
 
 
-def csv_table(text: str, file: str) -> CsvTable:
-    """The CSV `text` (comma, double quotes, a header line); empty lines are skipped."""
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+def csv_table(text: str | Iterable[str], file: str, *, delimiter: str = ",") -> CsvTable:
+    """The CSV in a text, or in lines with their ends (double quotes, a header line); empty lines are skipped."""
+    lines = io.StringIO(text, newline="") if isinstance(text, str) else text
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
 
     def records() -> Iterator[tuple[Place, list[str]]]:
         try:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _FILE = "frame"
 _DEFAULTS = {"weight": 1.0, "steps_remaining": 1.0, "steps_total": math.nan, "deadline_s": math.inf}
-_TEXTS = ("id", "job_type", "entity", "command", "working_directory")
+_TEXTS = ("id", "job_type", "entity", "owner", "gpu_types", "command", "working_directory")
 
 
 def trace_from_frame(frame: pd.DataFrame) -> Trace:

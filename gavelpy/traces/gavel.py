@@ -22,10 +22,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -34,6 +34,9 @@ from gavelpy.model.arrays import Floats
 from gavelpy.model.job import GPUS_MAX, JobId, JobSpec, Trace
 from gavelpy.model.throughput import Provenance, ThroughputTable
 from gavelpy.traces.fields import EXACT_MAX, JsonText, Place, parse_json, read_text, write_text
+from gavelpy.traces.formats import ReadOptions
+from gavelpy.traces.provenance import with_source
+from gavelpy.traces.source import Head, TraceFile
 
 REFERENCE_GPU_TYPE = "v100"
 _TEN = (
@@ -71,16 +74,47 @@ def read_gavel_trace(path: str | Path, *, throughputs: ThroughputTable | None = 
 
 def parse_gavel_trace(text: str, file: str = "", *, throughputs: ThroughputTable | None = None) -> Trace:
     """The trace in `text`; `file` is for messages and the trace's name."""
-    lines = text.rstrip("\n\r").split("\n")
-    columns = _COLUMNS.get(lines[0].count("\t") + 1)
-    if columns is None:
-        counts = ", ".join(map(str, sorted(_COLUMNS)))
-        cells = f"{lines[0].count(chr(9)) + 1} columns"
-        raise Place(file, 1).error("line", f"one of {counts} TAB-separated columns (or the header of a CSV)", cells)
+    return _trace(text.rstrip("\n\r").split("\n"), file, throughputs)
+
+
+class GavelReader:
+    """Reads the three variants; the file is streamed."""
+
+    name: ClassVar[str] = "gavel"
+    title: ClassVar[str] = "Gavel's TAB-separated columns: 10, 7 (older) or 12 (Shockwave)"
+
+    def matches(self, head: Head) -> bool:
+        """Whether the first line has a TAB."""
+        return "\t" in head.first_line
+
+    def read(self, path: Path, options: ReadOptions) -> Trace:
+        """The trace. Rates are not attached; the throughputs only turn SLOs into deadlines."""
+        source = TraceFile(path)
+        trace = _trace(_without_end(source.lines()), source.file, options.throughputs)
+        provenance = {"format": self.name, "file": path.name, "sha256": source.sha256()}
+        return replace(trace, provenance=with_source(provenance, path))
+
+
+def _without_end(lines: Iterable[str]) -> Iterator[str]:
+    """The lines without their ends, and without blank lines at the end of the file."""
+    blank: list[str] = []
+    for line in lines:
+        text = line.removesuffix("\n")
+        if not text.strip("\r\n"):
+            blank.append(text)
+            continue
+        yield from blank
+        blank.clear()
+        yield text
+
+
+def _trace(lines: Iterable[str], file: str, throughputs: ThroughputTable | None) -> Trace:
+    columns: tuple[str, ...] = ()
     jobs: list[JobSpec] = []
     arrivals: list[float] = []
     for i, line in enumerate(lines):
         place = Place(file, i + 1)
+        columns = columns or _columns(line, place)
         cells_found = line.removesuffix("\r").split("\t")
         if len(cells_found) != len(columns):
             raise place.error(
@@ -95,6 +129,15 @@ def parse_gavel_trace(text: str, file: str = "", *, throughputs: ThroughputTable
         arrivals.append(arrival_s)
         jobs.append(_job(i, cell, place, throughputs))
     return Trace(tuple(jobs), np.array(arrivals), Path(file).stem)
+
+
+def _columns(line: str, place: Place) -> tuple[str, ...]:
+    found = _COLUMNS.get(line.count("\t") + 1)
+    if found is None:
+        counts = ", ".join(map(str, sorted(_COLUMNS)))
+        cells = f"{line.count(chr(9)) + 1} columns"
+        raise place.error("line", f"one of {counts} TAB-separated columns (or the header of a CSV)", cells)
+    return found
 
 
 def _job(i: int, cell: Mapping[str, str], place: Place, throughputs: ThroughputTable | None) -> JobSpec:

@@ -1,4 +1,4 @@
-"""Reads traces and throughput tables; detects the format of the file."""
+"""Reads traces and throughput tables; recognises the format of the file."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from pathlib import Path
 
 from gavelpy.model.job import JobSpec, Trace
 from gavelpy.model.throughput import ThroughputTable
-from gavelpy.traces.csv_format import parse_csv_throughputs, parse_csv_trace, write_csv_trace
+from gavelpy.traces.csv_format import parse_csv_throughputs, write_csv_trace
 from gavelpy.traces.fields import read_text
-from gavelpy.traces.gavel import parse_gavel_throughputs, parse_gavel_trace, write_gavel_trace
+from gavelpy.traces.formats import ReadOptions, reader_for, reader_named
+from gavelpy.traces.gavel import parse_gavel_throughputs, write_gavel_trace
+from gavelpy.traces.source import head_of, seekable
 
 
 class TraceFormat(StrEnum):
@@ -20,17 +22,22 @@ class TraceFormat(StrEnum):
     GAVEL = "gavel"  # the original's 10 columns: no ids, no rates
 
 
-def read_trace(path: str | Path, *, throughputs: ThroughputTable | None = None) -> Trace:
-    """The trace in `path`: Gavel's format (7, 10 or 12 columns) if the first line has TABs, else CSV.
+def read_trace(
+    path: str | Path,
+    *,
+    throughputs: ThroughputTable | None = None,
+    from_format: str = "",
+    options: ReadOptions | None = None,
+) -> Trace:
+    """The trace in `path`, in this format, or in the one that its beginning shows (`gavel trace formats` lists them).
 
     Jobs without rates of their own get those of their (job_type, gpus) in `throughputs`. A job that is not in the table
     cannot run and waits with that reason.
     """
-    text = read_text(path)
-    if "\t" in text.split("\n", 1)[0]:
-        trace = parse_gavel_trace(text, str(path), throughputs=throughputs)
-    else:
-        trace = parse_csv_trace(text, str(path))
+    chosen = replace(options or ReadOptions(), throughputs=throughputs)
+    with seekable(path) as file:
+        reader = reader_named(from_format) if from_format else reader_for(head_of(file))
+        trace = reader.read(file, chosen)
     return trace if throughputs is None else attach_rates(trace, throughputs)
 
 

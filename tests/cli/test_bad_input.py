@@ -39,7 +39,7 @@ TRACES: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "no id": (HEADER + ",0,100,1,10,1\n", ("trace.csv:2", "id")),
     "open quotes": (HEADER + '"a,0,100,1,10,1\n', ("trace.csv",)),
     "binary garbage": (random.Random(0).randbytes(4000), ("trace.csv",)),
-    "a compressed file": (b"\x1f\x8b\x08\x00" + random.Random(1).randbytes(500), ("trace.csv:1", "UTF-8")),
+    "a compressed file": (b"\x1f\x8b\x08\x00" + random.Random(1).randbytes(500), ("trace.csv", "complete archive")),
     "zero bytes": (b"\x00" * 4096, ("trace.csv",)),
     "UTF-16": (TRACE.encode("utf-16"), ("trace.csv:1", "UTF-8")),
     "Gavel's with 9 columns": (TEN_COLUMNS.format(arrival=0).replace("cv\t", ""), ("trace.csv:1", "9")),

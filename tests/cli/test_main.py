@@ -26,6 +26,8 @@ COMMANDS = (
     ("demo",),
     ("trace", "generate"),
     ("trace", "describe"),
+    ("trace", "convert"),
+    ("trace", "formats"),
     ("reproduce", "fgd"),
 )
 

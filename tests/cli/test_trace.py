@@ -1,11 +1,13 @@
 """`gavel trace`: generates, describes and converts traces."""
 
+import hashlib
 from pathlib import Path
 
 import pytest
 
 from gavelpy.traces.reader import read_trace
 from tests.cli.commands import TRACE, Gavel
+from tests.traces.histories import PHILLY
 
 SEVEN = "A3C\tpython a.py\t--max-steps\t0\t1000\t{arrival}\t1\n"
 
@@ -114,3 +116,67 @@ def test_reference_traces_convert(gavel: Gavel, reference_directory: Path, name:
 
     assert answer.code == 0
     assert len(read_trace("new.csv")) == len(source.read_text().splitlines())
+
+
+def test_formats_are_listed_as_a_table_and_as_json(gavel: Gavel) -> None:
+    listed = gavel("trace", "formats", "-o", "json").json["formats"]
+    table = gavel("trace", "formats").out
+
+    assert list(listed)[:3] == ["csv", "gavel", "philly"]
+    assert all(name in table for name in listed)
+
+
+def test_history_becomes_a_trace_with_its_provenance_next_to_it(gavel: Gavel) -> None:
+    source = gavel.file("philly.csv", PHILLY)
+
+    gavel("trace", "convert", source, "new.csv", "--seed", "3", "--reference-gpu-type", "p100")
+    described = gavel("trace", "describe", "new.csv", "-o", "json").json["provenance"]
+
+    assert described["format"] == "csv"
+    assert described["source"]["format"] == "philly"
+    assert described["source"]["seed"] == 3
+    assert described["source"]["reference_gpu_type"] == "p100"
+    assert described["source"]["sha256"] == hashlib.sha256(PHILLY.encode()).hexdigest()
+
+
+def test_provenance_of_another_version_of_a_file_does_not_count(gavel: Gavel) -> None:
+    gavel("trace", "convert", gavel.file("philly.csv", PHILLY), "new.csv")
+    Path("new.csv").write_text(Path("new.csv").read_text() + "\n")
+
+    described = gavel("trace", "describe", "new.csv", "-o", "json").json["provenance"]
+
+    assert described["source"] == "unknown: new.csv.provenance.json is of another version of this file"
+
+
+def test_simulation_of_a_history_states_its_source(gavel: Gavel) -> None:
+    source = gavel.file("philly.csv", PHILLY)
+
+    answer = gavel(
+        "simulate", source, "--cluster", "v100:8", "--policy", "fifo", "--durations", "seconds", "-o", "json"
+    )
+
+    found = answer.json["parameters"]["trace_provenance"]
+    assert (found["format"], found["durations"]) == ("philly", "seconds")
+    assert answer.json["results"]["fifo"]["jobs_unfinished"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--durations", "hours"), "--durations must be one of table, seconds, got 'hours'"),
+        (("--durations", "seconds"), "--durations is for traces with durations"),
+        (("--time-zone", "Europe/Berlin"), "--time-zone is for traces with dates"),
+        (("--from", "philli"), "the format must be one of csv, gavel, philly"),
+    ],
+)
+def test_option_without_effect_is_refused(gavel: Gavel, arguments: tuple[str, ...], expected: str) -> None:
+    answer = gavel("trace", "describe", gavel.trace(), *arguments)
+
+    assert answer.code == 2
+    assert expected in answer.err
+
+
+def test_option_of_traces_is_refused_with_generated_jobs(gavel: Gavel) -> None:
+    answer = gavel("simulate", "--generate", "3", "--from", "philly")
+
+    assert "--from needs a TRACE, got 'philly' with --generate" in answer.err
