@@ -85,6 +85,7 @@ def experiment_of(
         learning=rates.build(),
         options={
             "gpus_per_server": nodes.gpus_per_node,
+            **({"cluster_file": nodes.cluster} if nodes.is_file else {}),
             "throughputs": str(runs.throughputs or "published"),
             "preset": mechanism.preset,
             **_set(packing=mechanism.packing, fairness=runs.fairness, estimate=rates.estimate),

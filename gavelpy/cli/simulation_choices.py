@@ -19,6 +19,8 @@ from gavelpy.cli.output import notify
 from gavelpy.cli.trace_choices import FormatChoices
 from gavelpy.errors import InvalidInput
 
+_CLUSTER_FILES = (".csv", ".toml")
+
 if TYPE_CHECKING:
     from gavelpy.model.cluster import Cluster
     from gavelpy.model.job import Trace
@@ -113,11 +115,18 @@ class ClusterChoices:
     prices: o.PricesOption = None
     node_resources: o.NodeResourcesOption = None
 
+    @property
+    def is_file(self) -> bool:
+        """Whether the cluster is a file."""
+        return self.cluster.endswith(_CLUSTER_FILES)
+
     def build(self) -> Cluster:
         """The cluster; prices that are not given are list prices."""
         from gavelpy.model.cluster import Cluster
 
         text = self.cluster
+        if self.is_file:
+            return self._from_file(text)
         if any(len(part) > 100 for part in text.split(",")):  # int() refuses numbers of thousands of digits
             raise InvalidInput(f"--cluster must look like v100:36,k80:12, got {text[:60]!r}...")
         bare = Cluster.parse(text, gpus_per_node=self.gpus_per_node)
@@ -130,6 +139,20 @@ class ClusterChoices:
         amounts = p.node_resources(self.node_resources) if self.node_resources is not None else ({}, {})
         priced = Cluster.parse(text, gpus_per_node=self.gpus_per_node, price_usd_per_gpu_h=usd_per_gpu_h)
         return priced.with_amounts(*amounts)
+
+    def _from_file(self, file: str) -> Cluster:
+        """The cluster in a file; prices of the command line replace the file's, and these list prices."""
+        from gavelpy.traces.cluster_file import read_cluster
+
+        cluster = read_cluster(file)
+        given = p.prices(self.prices) if self.prices is not None else {}
+        for gpu_type in given:
+            if gpu_type not in cluster.gpu_types:
+                known = ", ".join(cluster.gpu_types)
+                raise InvalidInput(f"--prices must name types of the cluster ({known}), got {gpu_type!r}")
+        usd = list_prices(cluster.gpu_types) | dict(cluster.price_usd_per_gpu_h) | given
+        amounts = p.node_resources(self.node_resources) if self.node_resources is not None else ({}, {})
+        return replace(cluster, price_usd_per_gpu_h=usd).with_amounts(*amounts)
 
 
 def list_prices(gpu_types: Sequence[str]) -> dict[str, float]:

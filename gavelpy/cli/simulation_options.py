@@ -35,7 +35,12 @@ GenerateOption = Annotated[
     ),
 ]
 ClusterOption = Annotated[
-    str, typer.Option(metavar="TYPE:COUNT,...", rich_help_panel=CLUSTER, help="Number of GPUs of each type.")
+    str,
+    typer.Option(
+        metavar="TYPE:COUNT,...|FILE",
+        rich_help_panel=CLUSTER,
+        help="Number of GPUs of each type, or a file (.csv or .toml) with nodes, racks and prices.",
+    ),
 ]
 GpusPerNodeOption = Annotated[
     int,

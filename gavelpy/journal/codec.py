@@ -91,7 +91,8 @@ VALUED = 13  # jobs that state what their end is worth
 CHOSEN = 13  # an allocation that names the configurations of the next round
 MEASURED = 13  # the GPU memory that jobs use; settings: whether it counts as declared
 PRICED = 14  # an allocation in which other resources than GPUs, or quotas of teams, are worth something
-NEWEST = 14
+LOCATED = 15  # the rack, zone and region of a node
+NEWEST = 15
 OLDEST = 1  # that can be read
 _LATER = {  # newest version of an event, if above VERSION
     "AllocationSolved": PRICED,
@@ -106,7 +107,7 @@ _LATER = {  # newest version of an event, if above VERSION
     "PriorityChanged": RANKED,
     "ConfigChanged": MEASURED,
     "GpuMemoryMeasured": MEASURED,
-    "NodeJoined": RESOURCED,
+    "NodeJoined": LOCATED,
     "NodeHindered": NAMED,
     "NodeDraining": SAVING,
     "NodeLost": FORGOTTEN,
@@ -120,7 +121,7 @@ _LATER = {  # newest version of an event, if above VERSION
 _LAST_FIELDS: dict[str, dict[int, int]] = {  # number of last fields that each later version added to an event
     "AllocationSolved": {PACKED: 3, WARNED: 1, TEAMED: 5, SIZED: 1, CHOSEN: 1, PRICED: 2},
     "ThroughputEstimated": {SIZED: 1},
-    "NodeJoined": {NAMED: 1, FEATURED: 2, RESOURCED: 2},
+    "NodeJoined": {NAMED: 1, FEATURED: 2, RESOURCED: 2, LOCATED: 3},
     "NodeDraining": {SAVING: 1},
     "NodeLost": {FORGOTTEN: 1},
     "NodeSilent": {PEERED: 2},
@@ -247,6 +248,8 @@ def encode(event: Event, now_s: float) -> bytes:
             version = ARCHIVED
         case GpuMemoryMeasured():
             version = MEASURED
+        case NodeJoined() if event.rack or event.zone or event.region:
+            version = LOCATED
         case NodeJoined() if event.cpus or event.memory_gib:
             version = RESOURCED
         case NodeJoined() if event.state_id or event.lacks:

@@ -58,6 +58,7 @@ from gavelpy.model.allocation import AGAIN_MIN_S
 from gavelpy.model.arrays import VALUE_MAX, Bools, Floats, Ints
 from gavelpy.model.cluster import GPU_COUNT_MAX
 from gavelpy.model.job import AMOUNT_MAX, JobSpec, NodeId
+from gavelpy.model.places import PLACE_NAMES, check_place_name
 
 if TYPE_CHECKING:
     from gavelpy.mechanism.core import SchedulerCore
@@ -305,6 +306,8 @@ def _joined(event: NodeJoined) -> None:
             raise InvalidInput(f"lacks of {event.node_id!r} must be without control characters, got {text!r}")
     if not 1 <= event.gpu_count <= GPU_COUNT_MAX:
         raise InvalidInput(f"gpu_count of {event.node_id!r} must be in [1, {GPU_COUNT_MAX}], got {event.gpu_count!r}")
+    for name in PLACE_NAMES:
+        check_place_name(f"{name} of {event.node_id!r}", getattr(event, name))
     for name, amount in (("cpus", event.cpus), ("memory_gib", event.memory_gib)):
         if not 0 <= amount <= AMOUNT_MAX:
             raise InvalidInput(f"{name} of {event.node_id!r} must be in [0, {AMOUNT_MAX:g}], got {amount!r}")

@@ -68,6 +68,9 @@ class NodeJoined(_Exogenous):
     agent: str = ""  # name and version of an agent that lacks features, for people
     cpus: float = 0.0  # CPU cores that jobs may use; 0 = not known, and they limit no job; the same of the memory
     memory_gib: float = 0.0
+    rack: str = ""  # where it is; empty = not known. A rack is one of its zone, a zone one of its region
+    zone: str = ""
+    region: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,6 +19,7 @@ from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.job import NodeId
 
 NONE = -1
+NO_PLACE = ("", "", "")
 RETIRED = NodeId("")  # in the place of the name of a node that has left
 CLUSTERS = 0  # row of the directory that the scheduler has marked as the cluster's
 _OWN = "of "  # before the node, in the name of a directory that the node has not named; ids have no spaces
@@ -42,6 +43,7 @@ class GpuPool:
         self.any_lacking = False
         self.node_amounts: list[tuple[int, int]] = []  # CPU cores and memory; see node_resources
         self.any_amounts = False
+        self.node_place: list[tuple[str, str, str]] = []  # rack, zone and region; see topology
         self.strained: set[int] = set()  # rows of nodes that have reported less than leases there use
         self.node_directory: list[int] = []  # row of the directory it writes checkpoints to, as last seen
         self.directories: list[str] = [""]  # ids; the cluster's is empty until a node reports it
@@ -90,6 +92,7 @@ class GpuPool:
             self.node_lacks.append(())
             self.node_agent.append("")
             self.node_amounts.append((0, 0))
+            self.node_place.append(NO_PLACE)
             self.node_directory.append(directory)
             self.node_type.append(kind)
             self.shares_checkpoints = self.shares_checkpoints and directory == CLUSTERS
@@ -111,6 +114,7 @@ class GpuPool:
         row = self.node_row.pop(node_id)
         self.node_ids[row], self.node_reserved[row], self.node_part[row] = RETIRED, "", 0
         self.node_lacks[row], self.node_agent[row], self.node_amounts[row] = (), "", (0, 0)
+        self.node_place[row] = NO_PLACE
         self.present[self.node_of == row] = False
         self.any_lacking = any(self.node_lacks)
         self.set_directory(row, CLUSTERS)

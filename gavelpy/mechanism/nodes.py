@@ -95,6 +95,7 @@ def joined(leases: LeaseBook, event: NodeJoined, now_s: float) -> Changed:
         jobs.add_type(event.gpu_type)
     pool.set_lacks(event.node_id, tuple(event.lacks), event.agent)
     node_resources.set_amounts(pool, event.node_id, event.cpus, event.memory_gib)
+    pool.node_place[pool.node_row[event.node_id]] = event.rack, event.zone, event.region
     pool.strained = node_resources.strained(jobs, pool)
     _relate(leases)
     return Changed(kills, is_new_type)

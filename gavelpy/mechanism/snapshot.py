@@ -16,7 +16,7 @@ from gavelpy.errors import JournalCorrupt, JournalTooNew
 from gavelpy.mechanism import eligibility, failures, non_preemptible, priority_classes
 from gavelpy.mechanism.claims import CLAIM_FLOAT_COLUMNS, CLAIM_INT_COLUMNS, ClaimTable
 from gavelpy.mechanism.core import SchedulerCore
-from gavelpy.mechanism.gpus import RETIRED, GpuPool
+from gavelpy.mechanism.gpus import NO_PLACE, RETIRED, GpuPool
 from gavelpy.mechanism.jobs import FLOAT_COLUMNS, INT_COLUMNS, WIDE_COLUMNS, JobTable
 from gavelpy.mechanism.lifecycle import NodeState
 from gavelpy.mechanism.named_round import is_named
@@ -35,7 +35,9 @@ from gavelpy.model.restored_jobs import restored_specs
 VERSION = 10
 ARCHIVED = 11  # of a core that jobs have left
 SIZED = 12  # of a core with jobs of several sizes
-NEWEST = 13  # of a core with a round that the policy names, or that knows the GPU memory that jobs use
+NAMED = 13  # of a core with a round that the policy names, or that knows the GPU memory that jobs use
+LOCATED = 14  # of a core with nodes of which the rack, zone or region is known
+NEWEST = 14
 OLDEST = 1  # version that can still be read
 _CORE = ("now_s", "settled_s", "incarnation", "round", "round_began_s", "round_end_s", "attention_s", "awaiting",
          "retry_due_s", "woken_s", "window_due_s")  # fmt: skip
@@ -70,6 +72,7 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
             "agents": list(pool.node_agent),
             "amounts": [list(amounts) for amounts in pool.node_amounts],
             "parts": list(pool.node_part),
+            **({"places": [list(place) for place in pool.node_place]} if _has_places(pool) else {}),
             "directories": list(pool.node_directory),
             "types": list(pool.node_type),
         },
@@ -104,9 +107,15 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
 
 def _version(core: SchedulerCore) -> int:
     """The lowest version that can express it."""
+    if _has_places(core.pool):
+        return LOCATED
     if is_named(core.question.next_round) or core.jobs.measured_gib:
-        return NEWEST
+        return NAMED
     return SIZED if core.jobs.sizes else VERSION if core.jobs.ids.is_plain else ARCHIVED
+
+
+def _has_places(pool: GpuPool) -> bool:
+    return any(place != NO_PLACE for place in pool.node_place)
 
 
 def restore(state: dict[str, Any]) -> SchedulerCore:
@@ -165,6 +174,8 @@ def _restore_pool(pool: GpuPool, state: dict[str, Any]) -> None:
     pool.any_lacking = any(pool.node_lacks)
     pool.node_amounts = [(cpus, gib) for cpus, gib in nodes.get("amounts", [(0, 0)] * len(pool.node_ids))]
     pool.any_amounts = any(any(amounts) for amounts in pool.node_amounts)
+    places = nodes.get("places", [NO_PLACE] * len(pool.node_ids))
+    pool.node_place = [(rack, zone, region) for rack, zone, region in places]
     pool.node_part = [int(part) for part in nodes["parts"]]
     pool.node_directory = [int(directory) for directory in nodes["directories"]]
     pool.directories = [str(name) for name in state["directories"]]

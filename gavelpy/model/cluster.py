@@ -16,6 +16,7 @@ import numpy as np
 from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import VALUE_MAX, Floats, Ints, index_of
 from gavelpy.model.job import AMOUNT_MAX, NodeId
+from gavelpy.model.places import PLACE_NAMES, check_place_name
 
 GPU_COUNT_MAX = 1_000_000
 _DIGITS_MAX = 20  # int() refuses thousands of digits
@@ -31,6 +32,9 @@ class ClusterNode:
     gpu_count: int
     cpus: float = 0.0  # CPU cores; 0 = not stated, and they limit no job; the same of the memory
     memory_gib: float = 0.0
+    rack: str = ""  # names of where it is; empty = not known. A rack is one of its zone, a zone one of its region
+    zone: str = ""
+    region: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,8 @@ class Cluster:
             if node.gpu_type not in self.gpu_types:
                 known = ", ".join(self.gpu_types)
                 raise InvalidInput(f"gpu_type of {node.node_id!r} must be one of {known}, got {node.gpu_type!r}")
+            for name in PLACE_NAMES:
+                check_place_name(f"{name} of {node.node_id!r}", getattr(node, name))
             for name, amount in (("cpus", node.cpus), ("memory_gib", node.memory_gib)):
                 if not 0 <= amount <= AMOUNT_MAX:
                     raise InvalidInput(f"{name} of {node.node_id!r} must be in [0, {AMOUNT_MAX:g}], got {amount!r}")

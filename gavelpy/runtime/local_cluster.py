@@ -44,6 +44,9 @@ class LocalNode:
     checkpoint_directory: str = ""  # its path of the shared directory; empty = the scheduler's
     cpus: float = 0.0  # CPU cores that it offers; 0 = those of the host
     memory_gib: float = 0.0
+    rack: str = ""
+    zone: str = ""
+    region: str = ""
 
 
 @dataclass(eq=False)
@@ -123,6 +126,8 @@ class LocalCluster:
         ]
         for option, amount in (("--cpus", node.cpus), ("--memory-gib", node.memory_gib)):
             command += [option, f"{amount:g}"] if amount else []
+        for option, name in (("--rack", node.rack), ("--zone", node.zone), ("--region", node.region)):
+            command += [option, name] if name else []
         if node.sees_checkpoints:
             command += ["--checkpoint-dir", node.checkpoint_directory or str(self.checkpoints)]
         self.run(node.node_id, command)

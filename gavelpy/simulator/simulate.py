@@ -43,6 +43,7 @@ from gavelpy.mechanism.teams import check_entities
 from gavelpy.model.arrays import Bools, Floats
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import Trace
+from gavelpy.model.places import PLACE_NAMES
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.policies.refusals import refuse_needs
 from gavelpy.policies.team_rows import check_counts_teams
@@ -139,7 +140,8 @@ class Simulation(VirtualScheduler):
         self.handle(ConfigChanged(self.settings.for_policy(self.engine.policy).mechanism))
         for node in self.cluster.nodes:
             what = node.node_id, node.gpu_type, node.gpu_count
-            self.handle(NodeJoined(*what, cpus=node.cpus, memory_gib=node.memory_gib))
+            place = {name: getattr(node, name) for name in PLACE_NAMES}
+            self.handle(NodeJoined(*what, cpus=node.cpus, memory_gib=node.memory_gib, **place))
         for gpu_type, price in zip(self.cluster.gpu_types, self.cluster.prices.tolist(), strict=True):
             if gpu_type in self.core.view().gpu_types:
                 self.handle(PriceChanged(gpu_type, price))

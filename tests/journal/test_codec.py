@@ -86,6 +86,7 @@ OF_LATER_VERSIONS: list[Event] = [
     NodeJoined(NodeId("n0"), "v100", 4, True, "5eed"),
     NodeUnhealthy(NodeId("n0"), "its disk is full"),
     NodeJoined(NodeId("n0"), "v100", 4, True, "5eed", ("image", "time"), "gavelpy 0.3"),
+    NodeJoined(NodeId("n0"), "v100", 4, rack="r1", zone="hall-2", region="north"),
     ConfigChanged(MechanismSettings(keep_unsaved=True)),
     ConfigChanged(MechanismSettings(solve_at_least_every_s=1800.0)),
     NodeDraining(NodeId("n0"), force=True),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gavelpy.errors import InvalidInput
+from gavelpy.journal.codec import decode, decode_state, encode, encode_state
 from gavelpy.mechanism.commands import Command, KillLease
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import (
@@ -21,6 +23,7 @@ from gavelpy.mechanism.events import (
 )
 from gavelpy.mechanism.lifecycle import JobState, NodeState
 from gavelpy.mechanism.reasons import ReasonKind, reasons
+from gavelpy.mechanism.snapshot import restore, snapshot
 from gavelpy.model.job import NodeId
 from tests.mechanism.builders import (
     answer,
@@ -357,3 +360,30 @@ def test_steps_that_were_counted_by_time_count_and_name_no_lease() -> None:
     tell(core, told, 80.0)
 
     assert (core.jobs.steps_saved[0], core.jobs.saved_lease[0]) == (700.0, -1)
+
+
+def test_the_place_of_a_node_passes_through_journal_and_snapshot() -> None:
+    joined = NodeJoined(NodeId("n0"), "v100", 2, rack="r1", zone="hall-2", region="north")
+    core = SchedulerCore()
+    core.handle(joined, 0.0)
+    core.handle(NodeJoined(NodeId("n1"), "v100", 2), 0.0)
+
+    copy = restore(decode_state(encode_state(snapshot(core))))
+
+    assert vars(decode(encode(joined, 1.0))[1]) == vars(joined)
+    assert copy.pool.node_place == core.pool.node_place == [("r1", "hall-2", "north"), ("", "", "")]
+
+
+def test_a_node_may_come_back_in_another_rack() -> None:
+    core = SchedulerCore()
+    core.handle(NodeJoined(NodeId("n0"), "v100", 2, rack="r1"), 0.0)
+
+    core.handle(NodeJoined(NodeId("n0"), "v100", 2, rack="r2"), 1.0)
+
+    assert core.pool.node_place == [("r2", "", "")]
+
+
+@pytest.mark.parametrize("name", ["two words", "x" * 64, "a\nb"])
+def test_names_of_racks_are_short_words(name: str) -> None:
+    with pytest.raises(InvalidInput, match="rack of 'n0' must be at most 63 printable characters without spaces"):
+        SchedulerCore().handle(NodeJoined(NodeId("n0"), "v100", 2, rack=name), 0.0)

@@ -74,7 +74,7 @@ def test_a_failed_question_is_still_put_off_after_a_restart() -> None:
 
 @pytest.mark.parametrize("version", [0, None, "1", True])
 def test_a_snapshot_without_a_version_is_refused(version: object) -> None:
-    with pytest.raises(JournalCorrupt, match=rf"snapshot version must be in \[1, 13\], got {version!r}"):
+    with pytest.raises(JournalCorrupt, match=rf"snapshot version must be in \[1, {NEWEST}\], got {version!r}"):
         restore(make_state() | {"version": version})
 
 

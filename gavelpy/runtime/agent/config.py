@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from gavelpy.errors import InvalidInput
+from gavelpy.model.places import PLACE_NAMES, check_place_name
 from gavelpy.runtime.addresses import are_loopback
 from gavelpy.runtime.agent.gpus import NVIDIA, VARIABLES, parse_gpus
 from gavelpy.runtime.agent.leases.containment import JobLimits
@@ -75,6 +76,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     checkpoint_directory: str = ""  # shared with the other nodes; empty = below the state directory, not shared
     address: str = ""  # at which other nodes reach this one; empty = that of the interface to the scheduler
     peer_port: int = 0  # at which other agents reach this one; 0 = any, the same after a restart if it is free
+    rack: str = ""  # where the node is: of a zone
+    zone: str = ""  # of a region
+    region: str = ""
     speed_factor: float = 1.0
     token_file: str = ""
     tls_ca: str = ""  # PEM of the CA of the scheduler's certificate; setting it enables TLS
@@ -108,6 +112,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def __post_init__(self) -> None:
         if not NODE_ID.fullmatch(self.node_id):
             raise InvalidInput(f"node_id must be {NAME_ALLOWED}, got {self.node_id[:80]!r}")
+        for name in PLACE_NAMES:
+            check_place_name(name, getattr(self, name))
         if self.gpus:
             parse_gpus(self.gpus)
         for vendor in (self.vendor, *(part.vendor or self.vendor for part in self.types.values())):

@@ -298,6 +298,9 @@ def describe_node(config: NodeConfig, gpus: Gpus, checkpoint_marker: str) -> age
         agent_process=os.getpid(),
         agent_process_start=this_process().start_ticks,
         state_directory=str(config.state),
+        rack=config.rack,
+        zone=config.zone,
+        region=config.region,
     )
 
 

@@ -69,6 +69,16 @@ MemoryGib = Annotated[
     float | None,
     typer.Option(metavar="GIB", envvar="GAVEL_NODE_MEMORY_GIB", help="Memory of the node. Default: detected."),
 ]
+Rack = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", envvar="GAVEL_NODE_RACK", help="Rack of the node, for the placement of gangs."),
+]
+Zone = Annotated[
+    str | None, typer.Option(metavar="NAME", envvar="GAVEL_NODE_ZONE", help="Zone of the node, such as a hall.")
+]
+Region = Annotated[
+    str | None, typer.Option(metavar="NAME", envvar="GAVEL_NODE_REGION", help="Region of the node, such as a site.")
+]
 SpeedFactor = Annotated[
     float | None,
     typer.Option(
@@ -131,6 +141,9 @@ def gavel_node(
     address: Address = None,
     cpus: Cpus = None,
     memory_gib: MemoryGib = None,
+    rack: Rack = None,
+    zone: Zone = None,
+    region: Region = None,
     speed_factor: SpeedFactor = None,
     token_file: TokenFile = None,
     tls_ca: TlsCa = None,
@@ -162,6 +175,9 @@ def gavel_node(
         "address": address,
         "cpus": cpus,
         "memory_gib": memory_gib,
+        "rack": rack,
+        "zone": zone,
+        "region": region,
         "speed_factor": speed_factor,
         "token_file": token_file,
         "tls_ca": tls_ca,

@@ -376,6 +376,9 @@ class Node(_message.Message):
     FEATURES_FIELD_NUMBER: _builtins.int
     CPUS_FIELD_NUMBER: _builtins.int
     MEMORY_GIB_FIELD_NUMBER: _builtins.int
+    RACK_FIELD_NUMBER: _builtins.int
+    ZONE_FIELD_NUMBER: _builtins.int
+    REGION_FIELD_NUMBER: _builtins.int
     PROBE_PORT_FIELD_NUMBER: _builtins.int
     IMAGES_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
@@ -409,6 +412,10 @@ class Node(_message.Message):
     cpus: _builtins.float
     """CPU cores that jobs may use; 0 = not known; the same of the memory"""
     memory_gib: _builtins.float
+    rack: _builtins.str
+    """where it is; empty = not known. A rack is one of its zone, a zone one of its region"""
+    zone: _builtins.str
+    region: _builtins.str
     probe_port: _builtins.int
     """UDP, at the host of peer_address: it answers probes there; 0 = it does not"""
     images: _builtins.str
@@ -444,12 +451,15 @@ class Node(_message.Message):
         features: _abc.Iterable[_builtins.str] | None = ...,
         cpus: _builtins.float = ...,
         memory_gib: _builtins.float = ...,
+        rack: _builtins.str = ...,
+        zone: _builtins.str = ...,
+        region: _builtins.str = ...,
         probe_port: _builtins.int = ...,
         images: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_process", b"agent_process", "agent_process_start", b"agent_process_start", "agent_version", b"agent_version", "api_versions", b"api_versions", "checkpoint_marker", b"checkpoint_marker", "cluster_id", b"cluster_id", "confirmed_dead", b"confirmed_dead", "containment", b"containment", "cpus", b"cpus", "features", b"features", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "host_id", b"host_id", "identity_key", b"identity_key", "images", b"images", "memory_gib", b"memory_gib", "node_id", b"node_id", "peer_address", b"peer_address", "probe_port", b"probe_port", "state_directory", b"state_directory", "state_id", b"state_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_process", b"agent_process", "agent_process_start", b"agent_process_start", "agent_version", b"agent_version", "api_versions", b"api_versions", "checkpoint_marker", b"checkpoint_marker", "cluster_id", b"cluster_id", "confirmed_dead", b"confirmed_dead", "containment", b"containment", "cpus", b"cpus", "features", b"features", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "host_id", b"host_id", "identity_key", b"identity_key", "images", b"images", "memory_gib", b"memory_gib", "node_id", b"node_id", "peer_address", b"peer_address", "probe_port", b"probe_port", "rack", b"rack", "region", b"region", "state_directory", b"state_directory", "state_id", b"state_id", "zone", b"zone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

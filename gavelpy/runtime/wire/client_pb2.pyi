@@ -1486,6 +1486,9 @@ class NodeStatus(_message.Message):
     CPUS_IN_USE_FIELD_NUMBER: _builtins.int
     MEMORY_GIB_FIELD_NUMBER: _builtins.int
     MEMORY_GIB_IN_USE_FIELD_NUMBER: _builtins.int
+    RACK_FIELD_NUMBER: _builtins.int
+    ZONE_FIELD_NUMBER: _builtins.int
+    REGION_FIELD_NUMBER: _builtins.int
     GPU_SHARING_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     state: _builtins.str
@@ -1514,6 +1517,10 @@ class NodeStatus(_message.Message):
     """that jobs with leases declared"""
     memory_gib: _builtins.float
     memory_gib_in_use: _builtins.float
+    rack: _builtins.str
+    """where it is; empty = not known"""
+    zone: _builtins.str
+    region: _builtins.str
     gpu_sharing: _builtins.str
     """how jobs share GPUs: "mps", or "time-slicing: " and why mps is not there; empty = time-slicing"""
     @_builtins.property
@@ -1541,11 +1548,14 @@ class NodeStatus(_message.Message):
         cpus_in_use: _builtins.float = ...,
         memory_gib: _builtins.float = ...,
         memory_gib_in_use: _builtins.float = ...,
+        rack: _builtins.str = ...,
+        zone: _builtins.str = ...,
+        region: _builtins.str = ...,
         gpu_sharing: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_version", b"agent_version", "checkpoint_directory_id", b"checkpoint_directory_id", "checkpoints", b"checkpoints", "checkpoints_age_s", b"checkpoints_age_s", "containment", b"containment", "cpus", b"cpus", "cpus_in_use", b"cpus_in_use", "detail", b"detail", "gpu_count", b"gpu_count", "gpu_sharing", b"gpu_sharing", "gpu_type", b"gpu_type", "gpus_in_use", b"gpus_in_use", "heartbeat_age_s", b"heartbeat_age_s", "images", b"images", "jobs", b"jobs", "memory_gib", b"memory_gib", "memory_gib_in_use", b"memory_gib_in_use", "node_id", b"node_id", "sees_checkpoints", b"sees_checkpoints", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_version", b"agent_version", "checkpoint_directory_id", b"checkpoint_directory_id", "checkpoints", b"checkpoints", "checkpoints_age_s", b"checkpoints_age_s", "containment", b"containment", "cpus", b"cpus", "cpus_in_use", b"cpus_in_use", "detail", b"detail", "gpu_count", b"gpu_count", "gpu_sharing", b"gpu_sharing", "gpu_type", b"gpu_type", "gpus_in_use", b"gpus_in_use", "heartbeat_age_s", b"heartbeat_age_s", "images", b"images", "jobs", b"jobs", "memory_gib", b"memory_gib", "memory_gib_in_use", b"memory_gib_in_use", "node_id", b"node_id", "rack", b"rack", "region", b"region", "sees_checkpoints", b"sees_checkpoints", "state", b"state", "zone", b"zone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from gavelpy.mechanism.events import DirectorySeen, NodeJoined
-from gavelpy.mechanism.gpus import CLUSTERS, GpuPool
+from gavelpy.mechanism.gpus import CLUSTERS, NO_PLACE, GpuPool
 from gavelpy.mechanism.node_resources import amounts_of
 from gavelpy.model.job import FEATURES, NodeId
 from gavelpy.runtime.daemon.nodes.host_neighbors import HostNeighbors
@@ -84,6 +84,7 @@ class Hello:
     features: frozenset[str] = frozenset()  # options of jobs that the agent announces; empty = it announces none
     cpus: float = 0.0  # that jobs may use; 0 = not known; the same of the memory
     memory_gib: float = 0.0
+    place: tuple[str, str, str] = NO_PLACE  # rack, zone and region
 
     @property
     def lacks(self) -> tuple[str, ...]:
@@ -196,7 +197,7 @@ class Node:
         lacks, agent = hello.lacks, f"gavelpy {hello.agent_version}" if hello.agent_version else ""
         return NodeJoined(
             hello.node_id, hello.gpu_type, hello.gpu_count, uses, hello.identity, lacks, agent if lacks else "",
-            hello.cpus, hello.memory_gib,
+            hello.cpus, hello.memory_gib, *hello.place,
         )  # fmt: skip
 
 
@@ -335,10 +336,11 @@ def differs(pool: GpuPool, node: Node, cluster_id: str) -> bool:
 
 
 def has_other_features(pool: GpuPool, node: Node) -> bool:
-    """Whether the agent of a node lacks other features, or has other amounts, than the core has on record."""
+    """Whether the agent of a node lacks other features, or has other amounts or another place than on record."""
     row = pool.node_row[node.node_id]
     amounts = amounts_of(node.hello.cpus, node.hello.memory_gib)
-    return pool.node_lacks[row] != node.hello.lacks or pool.node_amounts[row] != amounts
+    known = pool.node_lacks[row], pool.node_amounts[row], pool.node_place[row]
+    return known != (node.hello.lacks, amounts, node.hello.place)
 
 
 def directory_seen(pool: GpuPool, node: Node, cluster_id: str) -> DirectorySeen | None:

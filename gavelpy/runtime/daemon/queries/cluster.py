@@ -113,6 +113,9 @@ class NodeStatus:
     cpus_in_use: float  # that jobs with leases declared
     memory_gib: float
     memory_gib_in_use: float
+    rack: str  # where it is; empty = not known
+    zone: str
+    region: str
 
 
 class ClusterQueries:
@@ -231,6 +234,9 @@ class ClusterQueries:
             containment=node.hello.containment if node is not None else "",
             images=node.hello.images if node is not None else "",
             gpu_sharing=node.gpu_sharing if node is not None else "",
+            rack=pool.node_place[row][0],
+            zone=pool.node_place[row][1],
+            region=pool.node_place[row][2],
             **self._amounts(row, held, pool.beside[here]),
         )
 

@@ -6,10 +6,11 @@ import math
 import re
 from collections.abc import Sequence
 
-from gavelpy.errors import RemoteViolation
+from gavelpy.errors import InvalidInput, RemoteViolation
 from gavelpy.mechanism.accept import DIRECTORY_ID
 from gavelpy.mechanism.events import FailureClass, Outcome
 from gavelpy.model.job import AMOUNT_MAX, JobKind, JobSpec, NodeId
+from gavelpy.model.places import check_place_name
 from gavelpy.runtime.daemon.job_history import name_of
 from gavelpy.runtime.daemon.leases.lease import Order, PartReport, Phase, Wish
 from gavelpy.runtime.daemon.nodes.peer_reports import ReportedPeer, SightState
@@ -121,7 +122,15 @@ def hello_of(node: agent_pb2.Node) -> Hello:
         features=frozenset(node.features),
         cpus=_amount("cpus", node.cpus),
         memory_gib=_amount("memory_gib", node.memory_gib),
+        place=(_place("rack", node.rack), _place("zone", node.zone), _place("region", node.region)),
     )
+
+
+def _place(field: str, name: str) -> str:
+    try:
+        return check_place_name(field, name)
+    except InvalidInput as error:
+        raise RemoteViolation(str(error)) from None
 
 
 def _amount(field: str, value: float) -> float:

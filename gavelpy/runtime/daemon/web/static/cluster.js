@@ -59,6 +59,7 @@ export function cluster(me, query) {
     return h('li', {class: 'node', 'data-node': node.node_id},
       h('h3', {}, `${node.node_id} `, h('span', {class: `state ${node.state}`}, node.state)),
       h('ul', {class: 'gpus', 'aria-label': `GPUs of ${node.node_id}`}, node.gpu_jobs.map((job, gpu) => h('li', {}, cell(node, job, gpu)))),
+      place(node) && h('p', {}, place(node)),
       node.detail && h('p', {}, node.detail),
       admin && node.state !== 'lost' && h('button', {'data-key': `${what} ${node.node_id}`, onclick: () => change(node, what)},
         drains ? 'Drain' : 'Resume', h('span', {class: 'hidden'}, ` node ${node.node_id}`)));
@@ -74,6 +75,9 @@ export function cluster(me, query) {
 
   return {page, refresh, title: 'Cluster'};
 }
+
+/** Where a node is, from the region to the rack. */
+const place = (node) => [node.region, node.zone, node.rack].filter(Boolean).join(' / ');
 
 const sum = (rows, field) => rows.reduce((total, row) => total + row[field], 0);
 
