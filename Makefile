@@ -92,5 +92,5 @@ $(STAMP): pyproject.toml constraints.txt
 		echo "gavelpy needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
 	@echo "installing into $(VENV) (once, and again when pyproject.toml or constraints.txt change)"
-	@$(PIP) --editable '.[report,runtime,torch,dev]'
+	@$(PIP) --editable '.[report,runtime,sweep,dask,torch,dev]'
 	@touch $@

@@ -25,9 +25,14 @@ _HOMES = {
     "SolverFailed": "gavelpy.errors",
     "ThroughputTable": "gavelpy.model.throughput",
     "Trace": "gavelpy.model.job",
+    "sweep": "gavelpy.sweeps.run",
 }
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pandas import DataFrame
+
     from gavelpy.errors import InvalidInput, LeaseExpired, SolverFailed
     from gavelpy.model.allocation import Allocation, Certificate
     from gavelpy.model.cluster import Cluster
@@ -36,6 +41,8 @@ if TYPE_CHECKING:
     from gavelpy.model.problem import AllocationProblem, BlindView, Entity
     from gavelpy.model.throughput import ThroughputTable
     from gavelpy.runtime.iterator import LeaseIterator
+
+    sweep: Callable[..., DataFrame]  # not imported: modules below `sweeps` read the version here
 
 __all__ = [
     "Allocation",
@@ -52,6 +59,7 @@ __all__ = [
     "SolverFailed",
     "ThroughputTable",
     "Trace",
+    "sweep",
 ]
 
 

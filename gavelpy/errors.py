@@ -127,6 +127,9 @@ EXTRA_OF: Final = {
         "runtime",
     ),
     **dict.fromkeys(("matplotlib", "jinja2"), "report"),
+    **dict.fromkeys(("joblib", "pyarrow"), "sweep"),
+    "distributed": "dask",
+    "ray": "ray",
     "torch": "torch",
     **dict.fromkeys(("lightning", "transformers", "accelerate"), "frameworks"),
 }  # fmt: skip

@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from gavelpy.errors import InvalidInput
-from gavelpy.model.arrays import Floats
+from gavelpy.model.arrays import Floats, Ints
 
 LEVEL = 0.95
 RESAMPLES = 10_000
@@ -86,13 +87,17 @@ def paired_ratio(
 def resampled(rows: Floats, seed: int = 0) -> Floats:
     """The means of resamples of the rows of (n, k): (m, k). Rows are drawn together; of few rows, all resamples."""
     count = len(rows)
-    if count <= ALL_MEANS_MAX:
-        drawn = np.indices((count,) * count).reshape(count, -1).T
-        times = np.stack([np.bincount(row, minlength=count) for row in drawn])
-    else:
-        times = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), RESAMPLES)
-    means: Floats = times @ rows / count
+    means: Floats = _times_drawn(count, seed) @ rows / count
     return means
+
+
+@lru_cache(maxsize=4)  # a table of many means draws once
+def _times_drawn(count: int, seed: int) -> Ints:
+    """How often each of `count` rows is in each resample, (m, count)."""
+    if count > ALL_MEANS_MAX:
+        return np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), RESAMPLES)
+    drawn = np.indices((count,) * count).reshape(count, -1).T
+    return np.stack([np.bincount(row, minlength=count) for row in drawn])
 
 
 def percentiles(estimates: Floats, count: int, level: float = LEVEL) -> tuple[float, float]:

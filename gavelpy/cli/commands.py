@@ -17,6 +17,7 @@ _LIBRARY, _CLUSTER = "Library and simulator", "A running cluster"
 _COMMANDS = {
     "demo": ("demo:demo", _LIBRARY),
     "simulate": ("simulate:simulate", _LIBRARY),
+    "sweep": ("gavelpy.sweeps.command:sweep", _LIBRARY),
     "allocate": ("allocate:allocate", _LIBRARY),
     "policies": ("policy:policies", _LIBRARY),
     "trace": ("trace:app", _LIBRARY),
@@ -61,7 +62,7 @@ class _Loaded(Mapping[str, Any]):  # Any: click's commands
     def __getitem__(self, name: str) -> Any:
         place, panel = _COMMANDS[name]
         module, _, attribute = place.partition(":")
-        found = getattr(import_module(f"gavelpy.cli.{module}"), attribute)
+        found = getattr(import_module(module if "." in module else f"gavelpy.cli.{module}"), attribute)
         alone = typer.Typer(rich_markup_mode="rich", add_completion=False, pretty_exceptions_enable=False)
         alone.callback()(_nothing)  # makes it a group
         if isinstance(found, typer.Typer):

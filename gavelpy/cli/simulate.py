@@ -72,14 +72,17 @@ def experiment_of(
     mechanism: MechanismChoices,
     costs: CostChoices,
     runs: RunChoices,
+    *,
+    already_read: Any = None,  # Any: a Trace; `takes_choices` evaluates annotations, without numpy
 ) -> Experiment:
-    """The experiment of these choices: those of a command, or of a cell of a sweep."""
+    """The experiment of these choices: those of a command, or of a cell of a sweep that has read the trace before."""
+    table = believed_table_of(runs.throughputs)
     return Experiment(
         runs=p.runs(runs.policy, blind=runs.blind),
         cluster=nodes.build(),
         settings=mechanism.settings(costs),
         window=p.window(runs.window) if runs.window is not None else None,
-        trace=traces.read(new, table := believed_table_of(runs.throughputs), runs.seed),
+        trace=already_read or traces.read(new, table, runs.seed),
         seed=runs.seed,
         throughputs=_pairs(table, runs.throughputs) if mechanism.packing else None,
         learning=rates.build(),

@@ -278,20 +278,28 @@ def comparison(results: Sequence[Result], *, width: int = 200) -> Table:
     return table
 
 
-def _texts(kind: MetricKind, values: Sequence[float]) -> tuple[str, list[str]]:
-    finite = [abs(value) for value in values if math.isfinite(value)]
+def unit_of(kind: MetricKind, largest: float) -> tuple[str, float, int]:
+    """Unit, its length in base units, and digits after the point, for values up to `largest`.
+
+    >>> unit_of(MetricKind.TIME, 9000.0)
+    ('h', 3600.0, 1)
+    """
     match kind:
         case MetricKind.TIME:
-            unit, scale = time_unit(max(finite, default=0.0))
-            return unit, [_number(value / scale, 1) for value in values]
+            return *time_unit(largest), 1
         case MetricKind.FRACTION:
-            return "%", [_number(100 * value, 1) for value in values]
+            return "%", 0.01, 1
         case MetricKind.MONEY:
-            return "$", [_number(value, 0 if max(finite, default=0.0) >= 1000 else 2) for value in values]
+            return "$", 1.0, 0 if largest >= 1000 else 2
         case MetricKind.RATIO:
-            return "", [_number(value, 2) for value in values]
+            return "", 1.0, 2
         case MetricKind.COUNT:
-            return "", [_number(value, 0) for value in values]
+            return "", 1.0, 0
+
+
+def _texts(kind: MetricKind, values: Sequence[float]) -> tuple[str, list[str]]:
+    unit, scale, digits = unit_of(kind, max((abs(value) for value in values if math.isfinite(value)), default=0.0))
+    return unit, [_number(value / scale, digits) for value in values]
 
 
 def _number(value: float, digits: int) -> str:

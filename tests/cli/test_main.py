@@ -21,6 +21,7 @@ HEAVY = ("numpy", "rich", "pandas", "cvxpy", "highspy", "numba", "scipy", "plotl
 COMMANDS = (
     (),
     ("simulate",),
+    ("sweep",),
     ("allocate",),
     ("policies",),
     ("demo",),

@@ -1,0 +1,238 @@
+"""Cells: simulations of one policy, each described by options of `gavel simulate` and identified by its whole input.
+
+The names, types and ranges of options are those of the command line: a new option of `gavel simulate` is one of sweeps.
+A cell runs in any process that sees the same files. Its key is a hash of the values of its options, the contents of its
+files and the version of gavelpy, so equal keys have equal results. A value that is given counts as another input than
+the same value as a default, because a given setting also holds for policies with a default of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import io
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache, cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+
+import gavelpy
+from gavelpy.cli.experiment import Experiment
+from gavelpy.cli.parsing import GeneratorChoices
+from gavelpy.cli.simulate import experiment_of
+from gavelpy.cli.simulation_choices import TraceChoices, takes_choices
+from gavelpy.errors import GavelError, InvalidInput
+from gavelpy.model.job import Trace
+from gavelpy.policies.policy_file import is_in_file, split_name
+
+# What a simulation with a mistake in its input, in a policy of the user's or in this package raises.
+FAILURES: Final = (
+    GavelError, ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, MemoryError, NameError,
+    OSError, RuntimeError, SyntaxError, TypeError, ValueError,
+)  # fmt: skip
+_BUILD: Final = takes_choices(experiment_of)
+_NOT_OPTIONS: Final = frozenset({"already_read"})
+_OF_TRACES: Final = frozenset(
+    {"throughputs", *(one.name for kind in (TraceChoices, GeneratorChoices) for one in fields(kind))}
+)
+Scalar = str | int | float | bool
+
+
+@dataclass(frozen=True)
+class CellOption:
+    """An option that a cell may have."""
+
+    name: str
+    parser: Callable[[str], Any] | None  # of the command line
+    is_flag: bool
+    is_path: bool
+    is_whole: bool
+
+    def value(self, given: object, directory: Path) -> Scalar:
+        """The value, checked; raises InvalidInput. Paths are relative to `directory`."""
+        if self.is_flag != isinstance(given, bool) or not isinstance(given, str | int | float):
+            allowed = "true or false" if self.is_flag else "a text or a number, not a table, date or flag"
+            raise InvalidInput(f"{self.name} must be {allowed}, got {given!r}")
+        if self.parser is not None:
+            try:
+                parsed = self.parser(str(given))
+            except typer.BadParameter as error:
+                raise InvalidInput(f"{self.name} {error.message}") from None
+            return parsed if isinstance(parsed, str | int | float) else str(given)
+        if self.is_path:
+            return str((directory / str(given)).resolve())
+        if not self.is_flag and not isinstance(given, str):
+            raise InvalidInput(f"{self.name} must be a text in quotes, got {given!r}")
+        if self.name == "policy" and is_in_file(given.partition("@")[0] if isinstance(given, str) else ""):
+            return str((directory / str(given)).resolve())
+        return given
+
+
+@cache
+def cell_options() -> Mapping[str, CellOption]:
+    """The options of cells by name: those of `gavel simulate` without its outputs."""
+    found = {}
+    for name, parameter in _parameters().items():
+        if name in _NOT_OPTIONS:
+            continue
+        kind, *details = getattr(parameter.annotation, "__metadata__", ()) and (
+            parameter.annotation.__origin__,
+            *parameter.annotation.__metadata__,
+        )
+        parser = next((one.parser for one in details if getattr(one, "parser", None)), None)
+        kinds = set(getattr(kind, "__args__", (kind,)))
+        found[name] = CellOption(name, parser, bool in kinds, Path in kinds, parser is not None and int in kinds)
+    return found
+
+
+def _parameters() -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(_BUILD).parameters
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One simulation of a sweep."""
+
+    options: Mapping[str, Scalar]  # only those that are given
+    contents: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of the file of an option, by option
+    version: str = ""  # of gavelpy, and of its source if it is not a release
+
+    @classmethod
+    def of(cls, options: Mapping[str, Scalar]) -> Cell:
+        """The cell with these options; reads its files for their hashes."""
+        paths = {name: Path(str(value)) for name, value in options.items() if cell_options()[name].is_path}
+        policy = str(options.get("policy", ""))
+        if is_in_file(policy.partition("@")[0]):
+            paths["policy"] = Path(split_name(policy)[0].rpartition(":")[0])
+        return cls(dict(options), {name: _digest(name, path) for name, path in paths.items()}, version_of_source())
+
+    @cached_property
+    def key(self) -> str:
+        """A hash of the whole input: 32 hexadecimal digits."""
+        values: dict[str, Any] = dict(self.options)  # Any: JSON values
+        for name, digest in self.contents.items():
+            name_in_file = str(values[name]).rpartition(".py:")[2] if name == "policy" else ""
+            values[name] = [digest, name_in_file]
+        text = json.dumps([self.version, sorted(values.items())], allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    @property
+    def label(self) -> str:
+        """The options on one line."""
+        return " ".join(f"{name}={value}" for name, value in self.shown().items())
+
+    def experiment(self) -> Experiment:
+        """The experiment; raises InvalidInput. The trace that the process read last is not read again."""
+        values = {name: one.default for name, one in _parameters().items() if name not in _NOT_OPTIONS}
+        values |= {name: Path(str(v)) if cell_options()[name].is_path else v for name, v in self.options.items()}
+        of_trace = {name: self.contents.get(name, value) for name, value in self.options.items() if name in _OF_TRACES}
+        if "generate" in self.options:
+            of_trace["seed"] = self.options.get("seed", 0)
+        what = tuple(sorted(of_trace.items()))
+        made: Experiment = _BUILD(**values, already_read=_last_read.get(what))
+        _last_read.clear()
+        _last_read[what] = made.trace
+        return made
+
+    def shown(self) -> dict[str, Scalar]:
+        """The options as a person reads them: files without their directories."""
+        return {name: Path(str(value)).name if name in self.contents else value for name, value in self.options.items()}
+
+
+_last_read: dict[Any, Trace] = {}  # at most one
+
+
+def run_cell(cell: Cell) -> dict[str, Any]:  # Any: JSON values
+    """The results of a cell: its metrics, or its error and the error's type; and warnings, a line each.
+
+    Runs in another process, possibly on another machine.
+    """
+    started_s, warnings = time.process_time(), io.StringIO()
+    try:
+        with contextlib.redirect_stderr(warnings):
+            _check_inputs(cell)
+            found = _metrics(cell.experiment())
+    except FAILURES as error:
+        found = {"error": str(error) or type(error).__name__, "error_type": type(error).__name__}
+    return {**found, "warnings": warnings.getvalue().strip(), "cell_cpu_s": time.process_time() - started_s}
+
+
+def _metrics(experiment: Experiment) -> dict[str, Any]:
+    from gavelpy.simulator.compare import compare
+
+    if len(experiment.runs) != 1:
+        raise InvalidInput(f"a cell must have one policy, got {', '.join(run.label for run in experiment.runs)}")
+    (result,) = compare(
+        experiment.trace,
+        experiment.cluster,
+        experiment.runs,
+        settings=experiment.settings,
+        seed=experiment.seed,
+        window=experiment.window,
+        throughputs=experiment.throughputs,
+        learning=experiment.learning,
+        fairness=experiment.fairness,
+    ).values()
+    values = result.allocation_values
+    marginal = {
+        f"marginal_value_{name}": math.fsum(by_type.get(name, 0.0) for _, by_type in values) / len(values)
+        for name in (experiment.cluster.gpu_types if values else ())
+    }
+    found = {**_flat(result.metrics.to_json()), **marginal, "jobs": len(experiment.trace)}
+    return {**found, "error": result.stalled, "error_type": "Stalled"} if result.stalled else found
+
+
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values, with those of a mapping as NAME_KEY."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= {f"{name}_{key}": one for key, one in value.items()} if isinstance(value, Mapping) else {name: value}
+    return flat
+
+
+def _check_inputs(cell: Cell) -> None:
+    """Raises InvalidInput if this process sees another version of gavelpy or of a file than the one that began."""
+    if cell.version != version_of_source():
+        raise InvalidInput(f"gavelpy must be version {cell.version} here, too, got {version_of_source()}")
+    now = Cell.of(cell.options).contents
+    for name, digest in cell.contents.items():
+        if now[name] != digest:
+            raise InvalidInput(
+                f"{name} must be as it was at the start, got another content", file=str(cell.options[name])
+            )
+
+
+@cache
+def version_of_source() -> str:
+    """The version; followed by a hash of the source if it is not a release, because it may change then."""
+    version = gavelpy.__version__
+    if "dev" not in version:
+        return version
+    digest = hashlib.sha256()
+    package = Path(gavelpy.__file__).parent
+    for path in sorted(package.rglob("*.py")):
+        digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
+    return f"{version}+{digest.hexdigest()[:12]}"
+
+
+def _digest(name: str, path: Path) -> str:
+    """The SHA-256 of the file of an option."""
+    try:
+        stat = path.stat()
+        return _digest_of(path, stat.st_mtime_ns, stat.st_size)
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InvalidInput(f"{name} must be a readable file, got {str(path)!r} ({reason})") from None
+
+
+@lru_cache(maxsize=64)
+def _digest_of(path: Path, _changed_ns: int, _size: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
