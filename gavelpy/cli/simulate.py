@@ -76,22 +76,28 @@ def experiment_of(
     already_read: Any = None,  # Any: a Trace; `takes_choices` evaluates annotations, without numpy
 ) -> Experiment:
     """The experiment of these choices: those of a command, or of a cell of a sweep that has read the trace before."""
-    table = believed_table_of(runs.throughputs)
+    file, settings = mechanism.file, mechanism.settings(costs)
+    throughputs = runs.throughputs
+    if throughputs is None and file is not None and file.config.throughputs.file:
+        throughputs = Path(file.config.throughputs.file)
+    packs = settings.mechanism.packing
+    table = believed_table_of(throughputs)
     return Experiment(
-        runs=p.runs(runs.policy, blind=runs.blind),
-        cluster=nodes.build(),
-        settings=mechanism.settings(costs),
+        runs=runs.policies(file),
+        cluster=nodes.build(file.config.prices.usd_per_gpu_h if file is not None else {}),
+        settings=settings,
         window=p.window(runs.window) if runs.window is not None else None,
         trace=already_read or traces.read(new, table, runs.seed),
         seed=runs.seed,
-        throughputs=_pairs(table, runs.throughputs) if mechanism.packing else None,
-        learning=rates.build(),
+        throughputs=_pairs(table, throughputs) if packs else None,
+        learning=rates.build(file.config.throughputs.profile_gpu_s if file is not None else 0.0),
         options={
             "gpus_per_server": nodes.gpus_per_node,
             **({"cluster_file": nodes.cluster} if nodes.is_file else {}),
-            "throughputs": str(runs.throughputs or "published"),
+            "throughputs": str(throughputs or "published"),
             "preset": mechanism.preset,
-            **_set(packing=mechanism.packing, fairness=runs.fairness, estimate=rates.estimate),
+            **({"scheduler_config": file.record} if file is not None else {}),
+            **_set(packing=packs, fairness=runs.fairness, estimate=rates.estimate),
             **given({"generate": traces.generate and new.given()}),
             **given({"claims_off": rates.claims_off, "profile_gpu_s": rates.profile_gpu_s}),
         },

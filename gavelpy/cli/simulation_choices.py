@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import wraps
+from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from gavelpy.cli import parsing as p
@@ -22,9 +22,11 @@ from gavelpy.errors import InvalidInput
 _CLUSTER_FILES = (".csv", ".toml")
 
 if TYPE_CHECKING:
+    from gavelpy.cli.scheduler_config import SchedulerFile
     from gavelpy.model.cluster import Cluster
     from gavelpy.model.job import Trace
     from gavelpy.model.throughput import ThroughputTable
+    from gavelpy.policies.base import PolicyRun
     from gavelpy.simulator.estimation import Learning
     from gavelpy.simulator.settings import SimulationSettings
 
@@ -120,17 +122,18 @@ class ClusterChoices:
         """Whether the cluster is a file."""
         return self.cluster.endswith(_CLUSTER_FILES)
 
-    def build(self) -> Cluster:
-        """The cluster; prices that are not given are list prices."""
+    def build(self, usual: Mapping[str, float]) -> Cluster:
+        """The cluster. Prices that are not given are the `usual` ones, or list prices."""
         from gavelpy.model.cluster import Cluster
 
         text = self.cluster
         if self.is_file:
-            return self._from_file(text)
+            return self._from_file(text, usual)
         if any(len(part) > 100 for part in text.split(",")):  # int() refuses numbers of thousands of digits
             raise InvalidInput(f"--cluster must look like v100:36,k80:12, got {text[:60]!r}...")
         bare = Cluster.parse(text, gpus_per_node=self.gpus_per_node)
-        usd_per_gpu_h = list_prices(bare.gpu_types) | (p.prices(self.prices) if self.prices is not None else {})
+        usd_per_gpu_h = list_prices(bare.gpu_types) | {name: usual[name] for name in bare.gpu_types if name in usual}
+        usd_per_gpu_h |= p.prices(self.prices) if self.prices is not None else {}
         for gpu_type in usd_per_gpu_h:
             if gpu_type not in bare.gpu_types:
                 raise InvalidInput(
@@ -140,7 +143,7 @@ class ClusterChoices:
         priced = Cluster.parse(text, gpus_per_node=self.gpus_per_node, price_usd_per_gpu_h=usd_per_gpu_h)
         return priced.with_amounts(*amounts)
 
-    def _from_file(self, file: str) -> Cluster:
+    def _from_file(self, file: str, usual: Mapping[str, float]) -> Cluster:
         """The cluster in a file; prices of the command line replace the file's, and these list prices."""
         from gavelpy.traces.cluster_file import read_cluster
 
@@ -150,7 +153,8 @@ class ClusterChoices:
             if gpu_type not in cluster.gpu_types:
                 known = ", ".join(cluster.gpu_types)
                 raise InvalidInput(f"--prices must name types of the cluster ({known}), got {gpu_type!r}")
-        usd = list_prices(cluster.gpu_types) | dict(cluster.price_usd_per_gpu_h) | given
+        usual = {name: usual[name] for name in cluster.gpu_types if name in usual}
+        usd = list_prices(cluster.gpu_types) | usual | dict(cluster.price_usd_per_gpu_h) | given
         amounts = p.node_resources(self.node_resources) if self.node_resources is not None else ({}, {})
         return replace(cluster, price_usd_per_gpu_h=usd).with_amounts(*amounts)
 
@@ -168,11 +172,17 @@ class RunChoices:
     """Policies, rates, seed and what is measured."""
 
     throughputs: ThroughputsOption = None
-    policy: o.PoliciesOption = "max_min_fairness"
+    policy: o.PoliciesOption = None
     blind: o.BlindOption = False
     seed: SeedOption = 0
     window: o.WindowOption = None
     fairness: o.FairnessOption = False
+
+    def policies(self, file: SchedulerFile | None) -> Sequence[PolicyRun]:
+        """The runs: those that are given, the scheduler's, or the default policy."""
+        if self.policy is None and file is not None:
+            return [file.run(blind=self.blind)]
+        return p.runs(self.policy or "max_min_fairness", blind=self.blind)
 
 
 @dataclass(frozen=True)
@@ -183,8 +193,8 @@ class LearningChoices:
     claims_off: o.ClaimsOffOption = None
     profile_gpu_s: o.ProfileGpuSOption = None
 
-    def build(self) -> Learning | None:
-        """How the scheduler learns the rates; None if it has them."""
+    def build(self, profile_gpu_s: float) -> Learning | None:
+        """How the scheduler learns the rates; None if it has them. `profile_gpu_s` is the default."""
         for name, value in (("--claims-off", self.claims_off), ("--profile-gpu-s", self.profile_gpu_s)):
             if not self.estimate and value is not None:
                 raise InvalidInput(f"{name} needs --estimate, got {name} {value:g} without")
@@ -192,7 +202,7 @@ class LearningChoices:
             return None
         from gavelpy.simulator.estimation import Learning
 
-        return Learning(self.claims_off or 0.0, self.profile_gpu_s or 0.0)
+        return Learning(self.claims_off or 0.0, profile_gpu_s if self.profile_gpu_s is None else self.profile_gpu_s)
 
 
 @dataclass(frozen=True)
@@ -209,6 +219,7 @@ class MechanismChoices:
     """The mechanism, by the names of `MechanismSettings`."""
 
     preset: o.PresetOption = "default"
+    scheduler_config: o.SchedulerConfigOption = None
     round_s: o.RoundOption = None
     solve_interval_s: o.SolveIntervalOption = None
     lease_min_s: o.LeaseMinOption = None
@@ -219,16 +230,36 @@ class MechanismChoices:
     packing: o.PackingOption = False
     teams: o.TeamsOption = None
 
+    @cached_property
+    def file(self) -> SchedulerFile | None:
+        """The scheduler's configuration, if one is given; lists what of it is not simulated."""
+        if self.scheduler_config is None:
+            return None
+        if self.preset != "default":
+            raise InvalidInput(f"--preset and --scheduler-config exclude each other, got --preset {self.preset}")
+        from gavelpy.cli.scheduler_config import read_scheduler_file
+
+        found = read_scheduler_file(self.scheduler_config)
+        if found.not_simulated:
+            names = ", ".join(found.not_simulated)
+            notify(f"{self.scheduler_config}: of the scheduler only, and not simulated: {names}")
+        return found
+
     def settings(self, costs: CostChoices) -> SimulationSettings:
-        """The preset's settings with the given ones."""
+        """The settings of the preset or of the scheduler's file, with the given ones."""
         from gavelpy.simulator.settings import preset as settings_of
 
-        base, chosen = settings_of(self.preset), given(vars(self))
-        del chosen["preset"]
+        base, file = settings_of(self.preset), self.file
+        names = [one.name for one in fields(self) if one.name not in ("preset", "scheduler_config")]
+        chosen = {name: getattr(self, name) for name in names}
         chosen |= {"packing": self.packing or None, "teams": p.teams(self.teams)}
         chosen = given(chosen)
+        if file is not None:
+            base = file.settings(base)
         mechanism = base.mechanism
-        if mechanism.lease_min_s and "round_s" in chosen:
+        if file is not None and "round_s" in chosen:
+            mechanism = file.config.with_round(mechanism, chosen["round_s"])
+        elif mechanism.lease_min_s and "round_s" in chosen:
             mechanism = mechanism.with_round(chosen["round_s"])
         if "retry_s" in chosen and "retry_max_s" not in chosen:
             chosen["retry_max_s"] = max(mechanism.retry_max_s, chosen["retry_s"])
@@ -236,5 +267,5 @@ class MechanismChoices:
             base,
             mechanism=replace(mechanism, **chosen),
             costs=replace(base.costs, **given(vars(costs))),
-            mechanism_given=frozenset(chosen),
+            mechanism_given=base.mechanism_given | frozenset(chosen),
         )

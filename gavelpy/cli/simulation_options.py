@@ -70,18 +70,29 @@ NodeResourcesOption = Annotated[
     ),
 ]
 PoliciesOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         metavar="NAME[,NAME...]",
         autocompletion=complete_policy,
         rich_help_panel=POLICIES,
         help="Policies to run; see `gavel policies`. Parameters follow a colon (shortest_job_first:by=total); the "
-        "suffix @blind hides GPU types from the policy. FILE.py:CLASS is a policy of your own.",
+        "suffix @blind hides GPU types from the policy. FILE.py:CLASS is a policy of your own. Default: "
+        "max_min_fairness, or that of --scheduler-config.",
     ),
 ]
 BlindOption = Annotated[
     bool,
     typer.Option("--blind", rich_help_panel=POLICIES, help="Hide the differences between GPU types from all policies."),
+]
+SchedulerConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--scheduler-config",
+        metavar="FILE",
+        rich_help_panel=ROUNDS,
+        help="A scheduler's configuration (TOML), whose policy, mechanism, teams, priorities, GPU types, prices and "
+        "throughputs apply where no option does.",
+    ),
 ]
 PresetOption = Annotated[
     str,

@@ -101,16 +101,17 @@ class SimulationSettings:
         """
         mechanism = self.mechanism
         round_s, move_lag_s, interval_s = mechanism.round_s, mechanism.move_lag_s, mechanism.solve_interval_s
-        is_default = move_lag_s == round_s * MOVE_LAG_ROUNDS and "move_lag_s" not in self.mechanism_given
+        is_default = move_lag_s == round_s * MOVE_LAG_ROUNDS
         if is_default and uses_deadlines(policy):
             move_lag_s = round_s * MOVE_LAG_ROUNDS_ON_TIME
-        is_default = interval_s == round_s * SOLVE_INTERVAL_ROUNDS and "solve_interval_s" not in self.mechanism_given
+        is_default = interval_s == round_s * SOLVE_INTERVAL_ROUNDS
         if is_default and not policy.fills_leftover:
             interval_s = 0.0
         every_s = mechanism.solve_at_least_every_s if varies_with_time(policy) else 0.0
         declared: dict[str, Any] = {"fill_leftover": policy.fills_leftover, "solve_at_least_every_s": every_s}
         declared |= {"move_lag_s": move_lag_s, "solve_interval_s": interval_s}
-        return replace(self, mechanism=replace(mechanism, **declared))
+        chosen = {name: value for name, value in declared.items() if name not in self.mechanism_given}
+        return replace(self, mechanism=replace(mechanism, **chosen))
 
     @property
     def little_work(self) -> str:

@@ -128,9 +128,9 @@ _SECTIONS: dict[str, type[Any]] = {
 Settings = TypeVar("Settings")
 
 
-def read_config(path: str | Path) -> Config:
-    """The configuration in a file; raises InvalidInput with file and line."""
-    return parse_config(_text_of(path), str(path))
+def read_config(path: str | Path, *, will_run: bool = True) -> Config:
+    """The configuration in a file; raises InvalidInput with file and line. Only one that runs needs a directory."""
+    return parse_config(_text_of(path), str(path), will_run=will_run)
 
 
 def read_teams(path: str | Path) -> tuple[Team, ...]:
@@ -141,9 +141,12 @@ def read_teams(path: str | Path) -> tuple[Team, ...]:
     return _with_tables(source, MechanismSettings(), TEAMS, document).teams
 
 
-def parse_config(text: str, file: str = "") -> Config:
+def parse_config(text: str, file: str = "", *, will_run: bool = True) -> Config:
     """The configuration in a text; `file` appears in error messages."""
     source, document = _parsed(text, file)
+    server = document.get("scheduler", {})
+    if not will_run and isinstance(server, dict):
+        document["scheduler"] = {"state_directory": ".", **server}
     for name in document:
         if name not in (*_SECTIONS, *_NAMED):
             allowed = ", ".join([*_SECTIONS, *(f"{group}.NAME" for group in _NAMED)])
