@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,6 +53,18 @@ def write_figures(directory: Path, results: Sequence[Result]) -> list[Path]:
     for bars in plots.key_metrics(results):
         name = f"key_metric_{_stem(bars.title.partition(' [')[0])}"
         drawings[name] = (0.8 + 0.3 * len(results), partial(_draw_bars, bars))
+    return _write(directory, tables, drawings)
+
+
+def write_curves(directory: Path, figures: Sequence[Figure]) -> list[Path]:
+    """Writes figures with curves, each as SVG, PDF and CSV; returns the paths. Raises InvalidInput as above."""
+    drawings = {figure.name: (figure.height / _INCHES, partial(_draw_curves, figure)) for figure in figures}
+    return _write(directory, {figure.name: figure.table() for figure in figures}, drawings)
+
+
+def _write(
+    directory: Path, tables: dict[str, pd.DataFrame], drawings: Mapping[str, tuple[float, Callable[[Axes], None]]]
+) -> list[Path]:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         return [*_write_tables(directory, tables), *_write_drawings(directory, drawings)]
@@ -77,7 +89,7 @@ def _write_tables(directory: Path, tables: dict[str, pd.DataFrame]) -> list[Path
     return paths
 
 
-def _write_drawings(directory: Path, drawings: dict[str, tuple[float, Callable[[Axes], None]]]) -> list[Path]:
+def _write_drawings(directory: Path, drawings: Mapping[str, tuple[float, Callable[[Axes], None]]]) -> list[Path]:
     import matplotlib as mpl
     from matplotlib.figure import Figure as Canvas
 
@@ -97,6 +109,8 @@ def _draw_curves(figure: Figure, axes: Axes) -> None:
     for curve in figure.curves:
         faint: dict[str, Any] = {"linestyle": "--", "alpha": 0.65} if curve.is_faint else {}
         axes.plot(curve.x, curve.y, color=curve.colour, label=curve.label, linewidth=1.4, **faint)
+        if curve.low is not None and curve.high is not None:
+            axes.fill_between(curve.x, curve.low, curve.high, color=curve.colour, alpha=0.15, linewidth=0)
     _label(axes, figure.x, figure.y)
     if figure.curves:
         axes.legend(frameon=False, fontsize=8)

@@ -49,13 +49,20 @@ class Axis:
 
 @dataclass(frozen=True, eq=False)
 class PlotCurve:
-    """One line; `is_faint` draws it dashed and lighter, for a blind run."""
+    """One line; `is_faint` draws it dashed and lighter, for a blind run. `low` and `high`: a band of confidence."""
 
     label: str
     x: Floats  # (n,) increasing
     y: Floats  # (n,)
     colour: str  # #rrggbb
     is_faint: bool = False
+    low: Floats | None = None  # (n,) NaN = unknown
+    high: Floats | None = None  # (n,)
+
+    def table(self, x: str, y: str) -> dict[str, Any]:
+        """The columns of its points; `x` and `y`: their titles."""
+        band = {} if self.low is None else {f"{y} low": self.low, f"{y} high": self.high}
+        return {"run": self.label, x: self.x, y: self.y, **band}
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +134,7 @@ class Figure:
         import pandas as pd
 
         if self.curves:
-            parts = [pd.DataFrame({"run": c.label, self.x.title: c.x, self.y.title: c.y}) for c in self.curves]
+            parts = [pd.DataFrame(curve.table(self.x.title, self.y.title)) for curve in self.curves]
             return pd.concat(parts, ignore_index=True)
         return pd.concat(
             [self._table_of(run, groups) for run, groups in self.marks.items()] or [pd.DataFrame()], ignore_index=True

@@ -81,6 +81,15 @@ AddressOption = Annotated[
 RetryFailedOption = Annotated[
     bool, typer.Option("--retry-failed", rich_help_panel=_PARALLEL, help="Run cells again that failed before.")
 ]
+AxisOption = Annotated[
+    str,
+    typer.Option(
+        "--x",
+        metavar="OPTION",
+        rich_help_panel=s.RESULTS,
+        help="With --figures: the option along the x-axis. Default: the first one with several numbers.",
+    ),
+]
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="List the cells with an estimate of their CPU time, and run none.")
 ]
@@ -94,6 +103,8 @@ def sweep(
     address: AddressOption = "",
     retry_failed: RetryFailedOption = False,
     dry_run: DryRunOption = False,
+    figures: s.FiguresOption = None,
+    x: AxisOption = "",
     output: o.OutputOption = Output.TABLE,
 ) -> None:
     """Simulate a grid of policies, clusters, loads, seeds and settings in parallel.
@@ -103,17 +114,24 @@ def sweep(
     \b
     Examples:
       gavel sweep load.toml --dry-run
-      gavel sweep load.toml --out results --jobs 8
+      gavel sweep load.toml --out results --figures figures
       gavel sweep load.toml --backend dask --address tcp://head:8786
     """
     require("gavel sweep", ("joblib", "pyarrow"))
+    from gavelpy.cli.simulate import check_report
+    from gavelpy.report.export import write_curves
     from gavelpy.sweeps.backends import Backend
+    from gavelpy.sweeps.figures import axis_of, figures_of
     from gavelpy.sweeps.grid import grid_of
     from gavelpy.sweeps.run import sweep_grid
     from gavelpy.sweeps.store import Store
+    from gavelpy.sweeps.summary import groups_of
 
     directory = p.writable_directory("--out", out or Path(f"{file.stem}.sweep"))
     grid = grid_of(file)
+    if figures is not None:
+        check_report(None, figures)
+        x = axis_of(grid, x)
     if dry_run:
         _show_plan(grid, directory, output)
         return
@@ -122,14 +140,17 @@ def sweep(
         frame = sweep_grid(
             grid, store, jobs=jobs, backend=Backend(backend), address=address, retry_failed=retry_failed, tick=tick
         )
-    _end(grid, frame, store, output)
-
-
-def _end(grid: Grid, frame: pd.DataFrame, store: Store, output: Output) -> None:
-    """Prints the results; exits with code 1 if a cell failed."""
-    from gavelpy.sweeps.summary import groups_of, rows_of
-
     groups = groups_of(frame, grid)
+    if figures is not None:
+        drawn = write_curves(figures, figures_of(groups, x))
+        notify(f"{len(drawn)} files of figures and tables written to {figures}")
+    _end(groups, frame, store, output)
+
+
+def _end(groups: Sequence[Group], frame: pd.DataFrame, store: Store, output: Output) -> None:
+    """Prints the results; exits with code 1 if a cell failed."""
+    from gavelpy.sweeps.summary import rows_of
+
     failed = frame[frame["error"] != ""]
     for warning in dict.fromkeys(line for text in frame["warnings"] for line in text.splitlines()):
         notify(warning)
