@@ -7,8 +7,11 @@ import pytest
 from scipy.optimize import linprog
 
 from gavelpy.model.arrays import Bools, Floats
+from gavelpy.solve.filling import saturation
 from gavelpy.solve.filling.saturation import worths_of
 from gavelpy.solve.filling.targets import EvenTargets, PiecewiseTargets, Targets
+from gavelpy.solve.prices import numba_search
+from gavelpy.solve.prices.curve_kernels import level_of
 
 
 def both(speed: list[float], limit: list[float]) -> list[Targets]:
@@ -86,3 +89,43 @@ def test_worth_at_a_corner_is_the_steeper_slope() -> None:
 
     assert worth == pytest.approx([6])
     assert budget == pytest.approx([3])
+
+
+def random_worths(seed: int) -> tuple[Floats, Floats, Floats]:
+    """Rates, costs and needs of random classes: ties, zeros, free types and twelve decades among them."""
+    rng = np.random.default_rng(seed)
+    classes, types, decades = 50, int(rng.integers(1, 9)), float(rng.choice([0.5, 3.0, 12.0]))
+    rate = 10.0 ** -rng.uniform(0.0, decades, (classes, types)) * (rng.random((classes, types)) < 0.8)
+    price = 10.0 ** -rng.uniform(0.0, decades, types) * (rng.random(types) < 0.8)
+    cost = rng.choice([1.0, 2.0, 8.0], (classes, 1)) * price
+    need = rate.max(axis=1) * rng.choice([0.0, 0.3, 1.0 - 1e-15, 1.0], classes)
+    if seed % 3 == 0:
+        rate[:, 0] = cost[:, 0]  # one slope for all classes
+    return rate, cost, need
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_worths_by_kernel_have_the_bytes_of_numpy(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rate, cost, need = random_worths(seed)
+    found = []
+
+    for kernels in (numba_search, None):
+        monkeypatch.setattr(saturation, "search_kernels", lambda kernels=kernels: kernels)
+        found.append([figures.tobytes() for figures in worths_of(rate, cost, need)])
+
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_compiled_roots_of_lines_are_those_of_targets(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    speed, limit = 10.0 ** rng.uniform(-4.0, 4.0, 30), rng.choice([1.0, 0.5, 1e-3], 30)
+    worth = 10.0 ** rng.uniform(-3.0, 0.0, 30) * (rng.random(30) < 0.9)
+    budget = float(worth @ limit) * rng.uniform(0.05, 1.1)
+
+    expected = EvenTargets.of(speed, limit).root(worth, budget)
+
+    starts = (1e-9, 1.0, 1e9)
+    assert [level_of(np.zeros(30), speed, limit, worth, budget, start) for start in starts] == pytest.approx(
+        [expected] * 3, rel=1e-9
+    )

@@ -15,6 +15,8 @@ are better.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,7 @@ from gavelpy.solve.filling.water_level import Proof
 from gavelpy.solve.program import Program
 
 _MULTIPLES = 10.0 ** np.arange(-1, 10)
+_CLOSE = 1e-10  # a gap that no other multiple need lower
 _ROUNDING = 4.0 * float(np.finfo(np.float64).eps)  # of a sum of prices: rounding of the shares
 
 
@@ -50,22 +53,30 @@ def gaps_of_classes(
     rates = by_type(program, program.member_rate) if by_prices else None
     for number, done in enumerate(filled.levels):
         held = np.flatnonzero(filled.level_of == number)
-        proofs = [done.proof]
-        if rates is not None:
-            price = done.proof.price
-            unit = price.max() / before.max() if before.any() else 0.0
-            tried = [price + m * unit * before for m in (_MULTIPLES if before.any() else _MULTIPLES[:1])]
-            proofs = proofs_of_prices(program, rates, np.array(tried), filled.rate)
-        found = [_parts(proof, _excess(proof, rate, blur), rate, held, to_best) for proof in proofs]
-        least = int(np.argmin([part.max(initial=0.0) for part, _ in found]))
-        parts, whole = found[least]
-        if parts.max(initial=0.0) > GAP_MAX:
-            excess = _excess_resolved(program, proofs[least], share, blur)
-            exact = _parts(proofs[least], excess, rate, held, to_best)
+        tried: list[tuple[float, Proof, Floats, float]] = []
+        for proof in _proofs(program, rates, done.proof, before, filled.rate):
+            parts, whole = _parts(proof, _excess(proof, rate, blur), rate, held, to_best)
+            tried.append((float(parts.max(initial=0.0)), proof, parts, whole))
+            if tried[-1][0] <= _CLOSE:
+                break
+        most, proof, parts, whole = min(tried, key=itemgetter(0))
+        if most > GAP_MAX:
+            excess = _excess_resolved(program, proof, share, blur)
+            exact = _parts(proof, excess, rate, held, to_best)
             parts, whole = np.minimum(parts, exact[0]), min(whole, exact[1])
-        before = proofs[least].price
+        before = proof.price
         gaps[held], together = np.maximum(gaps[held], parts), max(together, whole)
     return np.minimum(gaps, to_best), together
+
+
+def _proofs(program: Program, rates: Floats | None, given: Proof, before: Floats, need: Floats) -> Iterator[Proof]:
+    """The proofs of a level: the given one, or, by prices, with several multiples of the prices of levels before."""
+    if rates is None:
+        yield given
+        return
+    unit = given.price.max() / before.max() if before.any() else 0.0
+    for multiple in _MULTIPLES if before.any() else _MULTIPLES[:1]:
+        yield proof_of_prices(program, rates, given.price + multiple * unit * before, need)
 
 
 def rates_of(program: Program, share: Floats) -> Floats:
@@ -81,12 +92,9 @@ def limits(program: Program) -> Floats:
     return limit
 
 
-def proofs_of_prices(program: Program, rates: Floats, prices: Floats, need: Floats) -> list[Proof]:
-    """The proof from each row of prices (M, R T), at the rates `need` (K,); `rates` are (K, T)."""
-    M, K = len(prices), len(rates)
-    cost = np.concatenate([by_type(program, program.cost(price)) for price in prices])
-    worth, budget = worths_of(np.tile(rates, (M, 1)), cost, np.tile(need, M))
-    return [Proof(*of_classes) for of_classes in zip(worth.reshape(M, K), budget.reshape(M, K), prices, strict=True)]
+def proof_of_prices(program: Program, rates: Floats, price: Floats, need: Floats) -> Proof:
+    """The proof from prices (R T,), at the rates `need` (K,); `rates` are (K, T)."""
+    return Proof(*worths_of(rates, by_type(program, program.cost(price)), need), price)
 
 
 def _excess(proof: Proof, rate: Floats, blur: float) -> float:

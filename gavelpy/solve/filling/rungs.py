@@ -32,7 +32,7 @@ from gavelpy.solve.certificate import (
     repaired,
     violation_of,
 )
-from gavelpy.solve.filling.gaps import gaps_of_classes, limits, proofs_of_prices
+from gavelpy.solve.filling.gaps import gaps_of_classes, limits, proof_of_prices
 from gavelpy.solve.filling.saturation import ITS_OWN_BEST, Filled, by_type, fill_residuals, fill_whole
 from gavelpy.solve.filling.targets import EvenTargets, PiecewiseTargets, Targets
 from gavelpy.solve.filling.water_level import BY_PRICES, Proof, is_for_prices
@@ -203,8 +203,7 @@ def _least_level(program: Program, targets: Targets, filled: Filled, rate: Float
         done = filled.levels[0]
         of_gpus = done.proof
         if problem.runs_alone:
-            rates, price = by_type(program, program.member_rate), done.proof.price[None, :]
-            of_gpus = proofs_of_prices(program, rates, price, done.target)[0]
+            of_gpus = proof_of_prices(program, by_type(program, program.member_rate), done.proof.price, done.target)
         level = of_gpus.level(targets, np.ones(len(amount)))
         if level < bound:
             proof, bound = of_gpus, level

@@ -28,6 +28,7 @@ from gavelpy.errors import SolverFailed
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.solve.filling.targets import AT_LIMIT, Targets
 from gavelpy.solve.filling.water_level import Proof, Residual, WaterLevel, highest_water_level
+from gavelpy.solve.prices.table import fixed, search_kernels
 from gavelpy.solve.program import Program
 from gavelpy.solve.solver import CAREFUL, HighsEffort, Solver
 
@@ -218,6 +219,12 @@ def worths_of(rate: Floats, cost: Floats, need: Floats) -> tuple[Floats, Floats]
     takes the least slope to a higher rate (gift wrapping), so there are at most T steps.
     """
     K, T = rate.shape
+    if search_kernels() is not None:
+        from gavelpy.solve.prices.curve_kernels import slopes_of
+
+        worth, budget = np.empty(K), np.empty(K)
+        slopes_of(*map(fixed, (rate, cost, need)), _EQUAL, _ROUNDING, worth, budget)
+        return worth, budget
     rows = np.arange(K)
     open_cost = np.where(rate > 0, cost, np.inf)
     worth, best, size = np.zeros(K), np.zeros(K), _EQUAL * need + _ROUNDING * rate.max(axis=1, initial=0.0)

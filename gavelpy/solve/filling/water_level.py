@@ -20,8 +20,9 @@ from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve import linear
 from gavelpy.solve.certificate import failed
-from gavelpy.solve.filling.targets import Targets
+from gavelpy.solve.filling.targets import EvenTargets, Targets
 from gavelpy.solve.prices.height import height
+from gavelpy.solve.prices.table import Lines
 from gavelpy.solve.program import Program
 from gavelpy.solve.solver import REFINED, HighsEffort, Run, Solver
 
@@ -173,8 +174,14 @@ class _LiveTargets:
         return self.root(worth, budget)
 
     @property
-    def bends(self) -> None:
+    def bends(self) -> Lines | None:
         """See LevelCurve."""
+        t = self.targets
+        if not isinstance(t, EvenTargets):
+            return None
+        held, rising = t.saturated[self.rows], ~t.saturated[self.rows]
+        base = np.where(held, t.held[self.rows], 0.0)
+        return Lines(base, t.speed[self.rows] * rising, np.where(rising, t.limit[self.rows], base))
 
 
 class _Elastic:

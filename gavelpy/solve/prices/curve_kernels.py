@@ -16,6 +16,7 @@ from gavelpy.solve.prices.corner_kernels import inner
 
 _CLOSE = 1e-15  # relative distance of the bounds at which the search ends
 _STEPS_MAX = 200
+_HALF = 0.5
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -45,6 +46,33 @@ def ratio_of(isolated, age, cap, weight, limit):  # type: ignore[no-untyped-def]
             break
         ratio = following
     return high
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def level_of(base, speed, limit, weight, budget, level):  # type: ignore[no-untyped-def]
+    """The highest level at which Σ weight x min(base + speed x level, limit) is at most `budget`, infinite if all are.
+
+    Newton's method from `level`: the sum is concave, so from the second step on levels rise to the root.
+    """
+    for _ in range(_STEPS_MAX):
+        cost, slope = 0.0, 0.0
+        for i in range(len(base)):
+            need = base[i] + speed[i] * level
+            if need < limit[i]:
+                cost += weight[i] * need
+                slope += weight[i] * speed[i]
+            else:
+                cost += weight[i] * limit[i]
+        if not slope > 0.0:
+            if cost <= budget:
+                return np.inf
+            level *= _HALF
+            continue
+        step = (budget - cost) / slope
+        level = max(level + step, _HALF * level)
+        if abs(step) <= _CLOSE * level:
+            break
+    return level
 
 
 @inner
@@ -171,3 +199,34 @@ def ratios_of(isolated, age, cap, best, rates, root, gap):  # type: ignore[no-un
         target = cap[j] if left * cap[j] <= 1.0 else 1.0 / left
         fall[j] = isolated[j] * (target * target) if target < cap[j] else 0.0
     return worst, others, own, fall
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def slopes_of(rate, cost, need, equal, rounding, worth, budget):  # type: ignore[no-untyped-def]
+    """Writes the marginal value of each class's rate (K,) at its need, and its budget (K,); see saturation.py."""
+    K, T = rate.shape
+    for k in range(K):
+        fastest, best, steepest, rate_here, cost_here = 0.0, 0.0, 0.0, 0.0, 0.0
+        for t in range(T):
+            fastest = max(fastest, rate[k, t])
+        size = equal * need[k] + rounding * fastest
+        for _ in range(T):
+            slope, following = np.inf, -1
+            for t in range(T):
+                rise = rate[k, t] - rate_here
+                if rate[k, t] > 0.0 and rise > 0.0 and cost[k, t] - cost_here < np.inf:
+                    steep = max(cost[k, t] - cost_here, 0.0) / rise
+                    if steep < slope:
+                        slope, following = steep, t
+            if following < 0:
+                break
+            value = slope * (need[k] - rate_here) + cost_here
+            margin = slope * size
+            if value >= best - margin and (slope > steepest or value > best + margin):
+                steepest = slope
+            best = max(best, value)
+            rate_here, cost_here = rate[k, following], cost[k, following]
+        worth[k], budget[k] = steepest, 0.0
+        for t in range(T):
+            if rate[k, t] > 0.0:
+                budget[k] = max(budget[k], steepest * rate[k, t] - cost[k, t])

@@ -21,7 +21,7 @@ from gavelpy.solve.prices.crossover import ATTEMPTS, exact
 from gavelpy.solve.prices.engine import with_free_types_spent, with_the_rest_spent
 from gavelpy.solve.prices.level_curve import Along, LevelCurve, Loops, near_root, proved, root_of
 from gavelpy.solve.prices.newton import PRICE_FLOOR, Dual, Point, near, roughly
-from gavelpy.solve.prices.table import INTERPRETED, Bends, Fixed, Table, compiled, fixed, kernels, search_kernels
+from gavelpy.solve.prices.table import INTERPRETED, Bends, Fixed, Lines, Table, compiled, fixed, kernels, search_kernels
 from gavelpy.solve.prices.vertex import Mix, as_left, from_prices, in_doubt
 from gavelpy.solve.solver import NUMPY_ROWS_MAX, Solver
 
@@ -164,7 +164,7 @@ def _stepped(table: Table, curve: LevelCurve, start: Point, solver: Solver) -> P
     return None
 
 
-def _bent_steps(table: Table, bends: Bends | None, start: Point) -> Point | None:
+def _bent_steps(table: Table, bends: Bends | Lines | None, start: Point) -> Point | None:
     """What `_stepped` returns, in one call, where no step has kinks that are not independent."""
     if bends is None:
         return None
@@ -173,7 +173,8 @@ def _bent_steps(table: Table, bends: Bends | None, start: Point) -> Point | None
 
     price, W = start.price.copy(), table.gpu_counts * (1.0 + TRACE)
     figures = map(fixed, (table.gpus, table.count, *bends))
-    end, level = stepped(fixed(table.rate), *figures, W, in_doubt(*table.rate.shape), start.level, price)
+    doubted, by_lines = in_doubt(*table.rate.shape), isinstance(bends, Lines)
+    end, level = stepped(fixed(table.rate), *figures, by_lines, W, doubted, start.level, price)
     return Point(price, float(level)) if end == FOUND else None
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.solve.prices.newton import Dual
-from gavelpy.solve.prices.table import Bends, Sweep, Table, kernels
+from gavelpy.solve.prices.table import Bends, Lines, Sweep, Table, kernels
 
 Loops = Callable[[int], ModuleType]
 Root = Callable[[Dual, Sweep, Floats, Floats], float]
@@ -41,7 +41,7 @@ class LevelCurve(Protocol):
         ...  # a protocol's body
 
     @property
-    def bends(self) -> Bends | None:
+    def bends(self) -> Bends | Lines | None:
         """The curve as arrays for compiled steps, if there are such steps for it."""
         ...  # a protocol's body
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.solve.interior import Form, Level, Sum, optimum
-from gavelpy.solve.prices.table import Bends, Needs, Sweep, Table, compiled, kernels
+from gavelpy.solve.prices.table import Bends, Lines, Needs, Sweep, Table, compiled, kernels
 from gavelpy.solve.small_programs import BoxedModel, solve_small
 from gavelpy.solve.solver import Solver
 
@@ -65,7 +65,7 @@ class Dual:
     )
     is_size: bool = False  # the level is minus the number of clusters that fixed needs take
     loops: Callable[[int], ModuleType] = kernels  # for this number of jobs
-    bends: Bends | None = None  # the same needs as arrays, for compiled steps
+    bends: Bends | Lines | None = None  # the same needs as arrays, for compiled steps
     is_rough: bool = False  # whether prices some per cent off are near enough
 
     @property
@@ -85,7 +85,7 @@ class Dual:
         """The problem of some of the jobs, with their part of the GPUs."""
         some = self.table.some(rows)
         part = float(some.load.sum() / self.table.load.sum())
-        bends = None if self.bends is None else Bends(*(figures[rows] for figures in self.bends))
+        bends = None if self.bends is None else type(self.bends)(*(figures[rows] for figures in self.bends))
         table = replace(some, gpu_counts=self.table.gpu_counts * part)
         return replace(self, table=table, needs=self.needs.some(rows), bends=bends, loops=compiled)
 
@@ -188,8 +188,8 @@ def _descend_compiled(dual: Dual, start: Point, close: Floats, narrowest: float,
     base, slope = dual.needs.at(start.level if dual.bends else 0.0)
     figures = (t.gpus, t.count, base, slope, *(dual.bends or [np.zeros(0)] * 3), t.gpu_counts)
     excess, bound, level = descend(
-        t.rate, t.gain, *map(np.array, figures), dual.leveled, close, settings, steps_max, float(start.level), width,
-        price,
+        t.rate, t.gain, *map(np.array, figures), isinstance(dual.bends, Lines), dual.leveled, close, settings,
+        steps_max, float(start.level), width, price,
     )  # fmt: skip
     return Point(price, level, excess, bound)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from gavelpy.solve.compiled import njit
 from gavelpy.solve.prices.corner_kernels import inner
-from gavelpy.solve.prices.curve_kernels import ratio_of
+from gavelpy.solve.prices.curve_kernels import level_of, ratio_of
 from gavelpy.solve.prices.numba_kernels import _hull
 
 _ROUNDING = 1e-11  # relative, of sums
@@ -19,13 +19,13 @@ _SINGULAR = 1e-13  # of the largest number of a system: a pivot
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def descend(  # type: ignore[no-untyped-def]
-    rate, gain, gpus, count, base, slope, isolated, age, cap, gpu_counts, leveled, close, settings, steps_max, level,
-    width, price,
+    rate, gain, gpus, count, base, slope, first, second, third, gpu_counts, by_lines, leveled, close, settings,
+    steps_max, level, width, price,
 ):  # fmt: skip
     """Moves `price` (T,) to the best point of some steps; returns its excess, the least bound, and its level.
 
-    Needs (K,) are `base` at level 0, and rise with `slope` (K,) up to 1; or, if there are ages (K,), those of the
-    finish-time ratio -level, and both are overwritten. `settings`: constants of newton.py.
+    Needs (K,) are `base` at level 0, and rise with `slope` (K,) up to 1; or, if there are three more arrays (K,), those
+    of `tangents_of`, and both are overwritten. `settings`: constants of newton.py.
     """
     T = len(price)
     price_floor, idle_fall, idle_steps, leap_max, shortest, shorter, short, longer, wide, stiffness = settings[:10]
@@ -36,13 +36,13 @@ def descend(  # type: ignore[no-untyped-def]
     from_price, from_level, from_bound, rise, along = price.copy(), level, np.inf, 0.0, 0.0
     least, idle, leap, bound, steepness = np.inf, 0, leap_max, np.inf, np.empty(len(gpus))
     for _ in range(steps_max):
-        if len(age):
-            _bend(isolated, age, cap, level, base, slope)
+        if len(third):
+            tangents_of(first, second, third, by_lines, level, base, slope)
         reward = _demanded(rate, gain, gpus, count, base, slope, level, at, width, used, drift, curvature, steepness)
         over[:] = used - gpu_counts
         bound = _bound(level if leveled else reward, leveled, drift, curvature, over, at, steepness)
-        if len(age) and np.isfinite(bound):
-            bound = _root(rate, gpus, count, isolated, age, cap, at, gpu_counts, steepness)
+        if len(third) and np.isfinite(bound):
+            bound = _root(rate, gpus, count, first, second, third, by_lines, at, gpu_counts, steepness, level)
             over += drift * (bound - level)
             level = bound
         if not np.isfinite(bound):
@@ -80,31 +80,39 @@ def descend(  # type: ignore[no-untyped-def]
 
 
 @inner
-def _bend(isolated, age, cap, level, base, slope):  # type: ignore[no-untyped-def]
-    """Writes the tangents of the needs at a level."""
-    for i in range(len(age)):
-        left = -level * isolated[i] - age[i]
-        if left * cap[i] <= 1.0:
-            base[i], slope[i] = cap[i], 0.0
+def tangents_of(first, second, third, by_lines, level, base, slope):  # type: ignore[no-untyped-def]
+    """Writes the tangents of the needs at a level: those of `Lines`, or those of `Bends` for the ratio -level."""
+    for i in range(len(third)):
+        if by_lines:
+            rises = first[i] + second[i] * level < third[i]
+            base[i], slope[i] = (first[i], second[i]) if rises else (third[i], 0.0)
+            continue
+        left = -level * first[i] - second[i]
+        if left * third[i] <= 1.0:
+            base[i], slope[i] = third[i], 0.0
         else:
-            slope[i] = isolated[i] / (left * left)
+            slope[i] = first[i] / (left * left)
             base[i] = 1.0 / left - slope[i] * level
 
 
 @inner
-def _root(rate, gpus, count, isolated, age, cap, price, gpu_counts, steepness):  # type: ignore[no-untyped-def]
+def _root(  # type: ignore[no-untyped-def]
+    rate, gpus, count, first, second, third, by_lines, price, gpu_counts, steepness, level
+):
     """The highest level at which needs with these marginal costs, (K,), are worth what there is; overwrites these."""
     budget = 0.0
     for t in range(len(price)):
         budget += price[t] * gpu_counts[t]
-    for i in range(len(age)):
+    for i in range(len(third)):
         most = 0.0
         for t in range(len(price)):
             if rate[i, t] > 0.0:
                 most = max(most, steepness[i] * rate[i, t] - gpus[i] * price[t])
         budget += count[i] * most
         steepness[i] *= count[i]
-    return -ratio_of(isolated, age, cap, steepness, budget * (1.0 + _ROUNDING))
+    if by_lines:
+        return level_of(first, second, third, steepness, budget * (1.0 + _ROUNDING), level)
+    return -ratio_of(first, second, third, steepness, budget * (1.0 + _ROUNDING))
 
 
 @inner

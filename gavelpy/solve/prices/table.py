@@ -142,6 +142,14 @@ class Bends(NamedTuple):
     cap: Floats  # (K,) highest need
 
 
+class Lines(NamedTuple):
+    """Needs base + speed x level, up to a limit."""
+
+    base: Floats  # (K,)
+    speed: Floats  # (K,)
+    limit: Floats  # (K,)
+
+
 SAMPLE = 2048  # rows that are compared first
 _DISTINCT = 0.9  # part of the sample above which jobs count as distinct: merging would gain little
 
