@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,11 @@ from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.cluster import ClusterNode
 from gavelpy.model.job import JobId, JobSpec, Trace
 from gavelpy.model.throughput import ThroughputTable
+from gavelpy.traces.fields import CsvTable, Place
 from gavelpy.traces.formats import DurationRule, ReadOptions
 from gavelpy.traces.source import TraceFile
 
+Row = Mapping[str, str]
 _NO_NAME = re.compile(r"[^a-z0-9]+")
 _BATCH = re.compile(r"batchsize([0-9]+)$")
 _NOT_IN_TYPES = re.compile(r"[^a-z0-9._-]+")
@@ -80,6 +82,13 @@ class PastJobs:
             self.rows.append(row)
 
 
+def cells_of(table: CsvTable, columns: Sequence[str], optional: Sequence[str] = ()) -> Iterator[tuple[Place, Row]]:
+    """The rows of a CSV as mappings; `columns` must be there, and no others than `optional`."""
+    table.require(columns, optional)
+    for place, cells in table.rows:
+        yield place, dict(zip(table.header, cells, strict=True))
+
+
 def gpu_type_named(text: str, known: Sequence[str] = ()) -> str:
     """The GPU type that a trace's text names: one of `known` if it contains one, else the text in lower case.
 
@@ -93,6 +102,11 @@ def gpu_type_named(text: str, known: Sequence[str] = ()) -> str:
         if re.search(rf"(?<![a-z0-9]){re.escape(name.lower())}(?![0-9])", lower):
             return name
     return _NOT_IN_TYPES.sub("-", lower).strip("-._")
+
+
+def known_types(options: ReadOptions) -> tuple[str, ...]:
+    """GPU types of the throughput table, for `gpu_type_named`."""
+    return _table(options).gpu_types
 
 
 def trace_of(

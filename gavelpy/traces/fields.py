@@ -121,10 +121,12 @@ class CsvTable:
                     raise place.error("column", f"one of {', '.join(known)}", column)
 
 
-def csv_table(text: str | Iterable[str], file: str, *, delimiter: str = ",") -> CsvTable:
-    """The CSV in a text, or in lines with their ends (double quotes, a header line); empty lines are skipped."""
-    lines = io.StringIO(text, newline="") if isinstance(text, str) else text
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+def csv_table(text: str | Iterable[str], file: str, *, header: Sequence[str] = ()) -> CsvTable:
+    """The CSV in a text, or in lines with their ends (comma, double quotes); empty lines are skipped.
+
+    The first line is the header, unless one is given.
+    """
+    reader = csv.reader(io.StringIO(text, newline="") if isinstance(text, str) else text, strict=True)
 
     def records() -> Iterator[tuple[Place, list[str]]]:
         try:
@@ -137,16 +139,16 @@ def csv_table(text: str | Iterable[str], file: str, *, delimiter: str = ",") -> 
             ) from (error)
 
     found = records()
-    _, first = next(found, (Place(file), []))
-    header = tuple(column.strip() for column in first)
+    _, first = (Place(file), header) if header else next(found, (Place(file), []))
+    columns = tuple(column.strip() for column in first)
 
     def rows() -> Iterator[tuple[Place, list[str]]]:
         for place, cells in found:
-            if len(cells) != len(header):
-                raise place.error("row", f"{len(header)} cells as in the header", f"{len(cells)} cells")
+            if len(cells) != len(columns):
+                raise place.error("row", f"{len(columns)} cells as in the header", f"{len(cells)} cells")
             yield place, cells
 
-    return CsvTable(header, rows(), file)
+    return CsvTable(columns, rows(), file)
 
 
 def csv_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -27,6 +27,14 @@ _BUILT_IN: Mapping[str, str] = {
     "csv": "gavelpy.traces.csv_format:CsvReader",
     "gavel": "gavelpy.traces.gavel:GavelReader",
     "philly": "gavelpy.traces.philly:PhillyReader",
+    "slurm": "gavelpy.traces.slurm:SlurmReader",
+    "elasticflow": "gavelpy.traces.elasticflow:ElasticFlowReader",
+    "sia": "gavelpy.traces.sia:SiaReader",
+    "openb": "gavelpy.traces.alibaba:OpenbReader",
+    "helios": "gavelpy.traces.helios:HeliosReader",
+    "pai": "gavelpy.traces.alibaba:PaiReader",
+    "alibaba_spot": "gavelpy.traces.alibaba:AlibabaSpotReader",
+    "kueue": "gavelpy.traces.kueue:KueueReader",
 }
 
 

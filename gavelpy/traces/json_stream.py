@@ -57,18 +57,18 @@ def json_elements(source: TraceFile, key: str = "") -> Iterator[Element]:
     else:
         allowed = f"a JSON array, or an object with an array {key!r}" if key else "a JSON array"
         raise Place(source.file, window.line).error("text", allowed, first or "the end of the file")
-    if window.peek() == "]":
-        return
-    while True:
+    is_over = window.peek() == "]"
+    if is_over:
+        window.take()
+    while not is_over:
         line = window.line_of_next()
         yield Element(window.element(), Place(source.file, line))
         mark = window.peek()
         if mark not in ("]", ","):
             raise Place(source.file, window.line).error("text", "a comma or the end of the array", mark or "the end")
         window.take()
-        if mark == "]":
-            break
-    window.drain()
+        is_over = mark == "]"
+    window.end("}" if first == "{" else "")
 
 
 class _Window:
@@ -128,11 +128,18 @@ class _Window:
         ended = self._text[end - 1] in '}]"' or end < len(self._text)  # a number may continue
         return end if ended or not self._more() else -1
 
-    def drain(self) -> None:
-        """Reads the rest of the file, so that its hash is complete."""
-        self._text, self._at = "", 0
-        for _ in self._chunks:
-            pass
+    def end(self, last: str) -> None:
+        """Reads the rest of the file, whose last character must be this one; empty = there must be no rest."""
+        found = ""
+        while mark := self.peek():
+            rest = self._text[self._at :].rstrip(_WHITE) or mark
+            found = rest[-1]
+            self._advance(len(self._text))
+            if not last:
+                break
+        if found != last:
+            allowed = f"ended by {last!r}" if last else "over after the array"
+            raise Place(self.file, self.line).error("text", allowed, found or "the end of the file")
 
     def _refuse(self) -> NoReturn:
         try:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.traces import histories_of_clusters as c
 from tests.traces.samples import CSV_TRACE, gavel_line
 
 
@@ -107,6 +108,14 @@ SAMPLES: dict[str, Sample] = {
             "cut": ('"status": "Killed"', '"status": "Kill', 50, "vc"),
         },
     ),
+    "slurm": Sample("slurm", {"sacct.txt": c.SACCT}, c.SACCT_BREAKS),
+    "elasticflow": Sample("elasticflow", {"cluster01.csv": c.ELASTICFLOW}, c.ELASTICFLOW_BREAKS),
+    "sia": Sample("sia", c.SIA, c.SIA_BREAKS),
+    "helios": Sample("helios", {"cluster_log.csv": c.HELIOS}, c.HELIOS_BREAKS),
+    "openb": Sample("openb", c.OPENB, c.OPENB_BREAKS),
+    "pai": Sample("pai", c.PAI, c.PAI_BREAKS),
+    "alibaba_spot": Sample("alibaba_spot", c.ALIBABA_SPOT, c.ALIBABA_SPOT_BREAKS),
+    "kueue": Sample("kueue", {"workloads.json": c.KUEUE}, c.KUEUE_BREAKS),
 }
 
 
@@ -115,8 +124,10 @@ def write_sample(folder: Path, name: str, old: str = "", new: str = "") -> Path:
     sample = SAMPLES[name]
     assert not old or any(old in text for text in sample.files.values()), f"{old!r} is in no file of {name}"
     for file, text in sample.files.items():
+        (folder / file).parent.mkdir(exist_ok=True)
         (folder / file).write_bytes(
             text.replace(old, new, 1).encode("utf-8", "surrogateescape") if old else text.encode()
         )
         old = "" if old in text else old
-    return folder / next(iter(sample.files)) if len(sample.files) == 1 else folder
+    first = folder / next(iter(sample.files))
+    return folder if len(sample.files) > 1 and first.parent == folder else first

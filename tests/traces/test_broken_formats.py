@@ -23,7 +23,7 @@ def test_broken_file_gives_one_line_with_its_place(tmp_path: Path, sample: str, 
 
     message = str(caught.value)
     where, _, rest = message.partition(": ")
-    assert where.startswith(str(path))
+    assert where.startswith(str(tmp_path))
     assert (where.rpartition(":")[2] == str(line)) if line else where.endswith(tuple(SAMPLES[sample].files))
     assert " must " in rest
     assert value in rest.rpartition("got ")[2]
