@@ -20,6 +20,7 @@ from gavelpy.model.arrays import Floats, Ints
 
 LEVEL = 0.95
 RESAMPLES = 10_000
+JOB_RESAMPLES = 2_000
 ALL_MEANS_MAX = 4  # of up to so many values, all resamples are enumerated: 4^4
 
 
@@ -119,3 +120,31 @@ def _paired(before: Sequence[float] | Floats, after: Sequence[float] | Floats) -
     if first.shape != second.shape or first.ndim != 1:
         raise InvalidInput(f"before and after must have a value for each seed, got {first.shape} and {second.shape}")
     return first, second
+
+
+def paired_over_jobs(
+    before: Floats, after: Floats, *, relative: bool = False, level: float = LEVEL, seed: int = 0
+) -> MeanInterval:
+    """The mean of after minus before (J, S), of J jobs under S seeds, with an interval over jobs and seeds.
+
+    `relative`: as a share of the mean of before. Jobs and seeds are resampled independently, each with all of their
+    values (the pigeonhole bootstrap: Owen, Annals of Applied Statistics, 2007): jobs of one seed, and seeds of one job,
+    are not independent. That covers other jobs like these, and the noise of the seeds.
+    """
+    if before.shape != after.shape or before.ndim != 2:
+        raise InvalidInput(f"before and after must be jobs by seeds, got {before.shape} and {after.shape}")
+    jobs, seeds = before.shape
+    if not before.size:
+        return MeanInterval(math.nan, math.nan, math.nan, 0, level)
+    difference, rng = after - before, np.random.default_rng(seed)
+    mean = float(difference.mean()) / (float(before.mean()) if relative else 1.0)
+    if jobs < 2:
+        return MeanInterval(mean, math.nan, math.nan, jobs, level)
+    estimates = []
+    for _ in range(JOB_RESAMPLES):
+        of_jobs = np.bincount(rng.integers(jobs, size=jobs), minlength=jobs)
+        of_seeds = np.bincount(rng.integers(seeds, size=seeds), minlength=seeds)
+        weight = of_jobs @ before @ of_seeds if relative else float(jobs * seeds)
+        estimates.append(float(of_jobs @ difference @ of_seeds) / weight)
+    low, high = percentiles(np.array(estimates), seeds if seeds > 1 else jobs, level)
+    return MeanInterval(mean, low, high, jobs, level)

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from gavelpy.errors import InvalidInput
-from gavelpy.statistics import mean_interval, paired_difference, paired_ratio, percentiles, resampled
+from gavelpy.statistics import mean_interval, paired_difference, paired_over_jobs, paired_ratio, percentiles, resampled
 
 
 def test_interval_of_few_values_is_that_of_all_resamples() -> None:
@@ -71,3 +71,22 @@ def test_pairs_must_match() -> None:
         paired_ratio([0.0, 1.0], [1.0, 1.0])
     with pytest.raises(InvalidInput, match=r"level must be in \(0, 1\), got 95"):
         percentiles(np.zeros(3), 3, 95)
+
+
+def test_interval_over_jobs_covers_the_mean_of_the_population() -> None:
+    rng, hits = np.random.default_rng(4), 0
+    for trial in range(60):
+        before = rng.exponential(10.0, 30)[:, None] * np.exp(0.1 * rng.standard_normal((1, 6)))
+        after = before - 1.0 + rng.normal(0.0, 2.0, (30, 1))
+        found = paired_over_jobs(before, after, seed=trial)
+        hits += found.low <= -1.0 <= found.high
+
+    assert hits >= 53  # of 60, at 95 %
+
+
+def test_interval_over_jobs_is_relative_to_what_was_before() -> None:
+    before = np.array([[10.0, 20.0], [30.0, 40.0], [50.0, 60.0]])
+
+    found = paired_over_jobs(before, 0.8 * before, relative=True)
+
+    assert (found.mean, found.low, found.high) == pytest.approx((-0.2, -0.2, -0.2))

@@ -18,6 +18,7 @@ _COMMANDS = {
     "demo": ("demo:demo", _LIBRARY),
     "simulate": ("simulate:simulate", _LIBRARY),
     "sweep": ("gavelpy.sweeps.command:sweep", _LIBRARY),
+    "whatif": ("whatif:whatif", _LIBRARY),
     "allocate": ("allocate:allocate", _LIBRARY),
     "policies": ("policy:policies", _LIBRARY),
     "trace": ("trace:app", _LIBRARY),

@@ -226,7 +226,7 @@ class VirtualCluster(VirtualLeases):
         self.gpus_before[rows] = due.gpu_sets[valid]
         return LeaseStarted(rows, due.leases[valid], offsets, gpus)
 
-    def _finished(self, due: Finish, now_s: float) -> LeaseEnded | None:
+    def _finished(self, due: Finish, now_s: float) -> Event | None:
         row = due.job
         if self.lease[row] != due.lease or self.finish_s[row] != now_s:
             return None

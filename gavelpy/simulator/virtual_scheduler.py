@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from typing import assert_never
 
 import numpy as np
@@ -27,6 +28,7 @@ from gavelpy.mechanism.events import (
     NodeDraining,
     NodeJoined,
     NodeLost,
+    ThroughputEstimated,
     WakeupDue,
 )
 from gavelpy.simulator.cluster import VirtualCluster
@@ -75,6 +77,7 @@ class VirtualScheduler:
         if self.agents is not None and isinstance(event, NodeLost):
             self.agents.lose(self.core.pool.on(event.node_id), self.now_s)
         commands = self.core.handle(event, self.now_s)
+        self.applied(event, commands)
         if self.agents is not None and isinstance(event, NodeJoined):
             self._join(self.agents)
         for command in sorted(commands, key=lambda one: isinstance(one, SolveAllocation)):
@@ -83,6 +86,9 @@ class VirtualScheduler:
     def observe(self, event: Event) -> None:
         """Called with each event before the core."""
 
+    def applied(self, event: Event, commands: Sequence[Command]) -> None:
+        """Called with each event after the core, and with the commands that follow from it."""
+
     def before_wakeup(self) -> WakeupDue:
         """Called when a wake-up is due; returns it."""
         return WakeupDue()
@@ -90,6 +96,10 @@ class VirtualScheduler:
     def solve(self, question: SolveAllocation) -> AllocationSolved | AllocationFailed:
         """The allocation, or why there is none."""
         return self.engine.solve(question)
+
+    def estimate(self, request: EstimateThroughput) -> ThroughputEstimated:
+        """The rates of jobs that were submitted without any."""
+        return self.engine.estimate(request)
 
     def _compile(self) -> None:
         """Has the core use kernels once numba is loaded for the policy, or there is enough work to load it for."""
@@ -108,7 +118,7 @@ class VirtualScheduler:
                 assert self.agents is not None, "plans are for a cluster"
                 self.agents.apply(command, self.now_s)
             case EstimateThroughput():
-                self.handle(self.engine.estimate(command))
+                self.handle(self.estimate(command))
             case KillLease():
                 assert self.agents is not None, "leases are on a cluster"
                 self.agents.kill(command, self.now_s)

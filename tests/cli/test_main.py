@@ -22,6 +22,7 @@ COMMANDS = (
     (),
     ("simulate",),
     ("sweep",),
+    ("whatif",),
     ("allocate",),
     ("policies",),
     ("demo",),

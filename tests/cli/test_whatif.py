@@ -1,0 +1,79 @@
+"""`gavel whatif` on the journal of a simulation: tables, JSON, the report, and one line for each mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import TRACE, Gavel
+
+
+@pytest.fixture
+def journal(gavel: Gavel, tmp_path: Path) -> str:
+    trace = tmp_path / "trace.csv"
+    trace.write_text(TRACE)
+    answer = gavel("simulate", str(trace), "--cluster", "v100:2,k80:2", "--policy", "fifo", "--journal", str(tmp_path))
+    assert answer.code == 0
+    return str(tmp_path / "fifo.journal")
+
+
+def test_an_unchanged_replay_is_compared_with_the_record(gavel: Gavel, journal: str) -> None:
+    answer = gavel("whatif", "--journal", journal, "--recorded-policy", "fifo")
+
+    assert answer.code == 0
+    assert "Replayed unchanged, 3 jobs complete in" in answer.out
+    assert "most affected" not in answer.out
+
+
+def test_a_change_has_a_difference_an_interval_and_a_sentence(gavel: Gavel, journal: str, tmp_path: Path) -> None:
+    report = tmp_path / "page.html"
+    options = ("--recorded-policy", "fifo", "--cluster", "-1 v100", "--seeds", "2", "--report", str(report))
+
+    answer = gavel("whatif", "--journal", journal, *options, "-o", "json")
+
+    found = answer.json
+    assert answer.code == 0
+    assert found["change"] == "-1 v100"
+    assert found["differences"]["avg_jct_s"]["mean"] > 0
+    assert found["answer"].startswith("With -1 v100, jobs would have completed in")
+    assert found["answer"] in report.read_text(encoding="utf-8")
+
+
+def test_tables_of_a_change_name_the_most_affected_jobs(gavel: Gavel, journal: str) -> None:
+    answer = gavel("whatif", "--journal", journal, "--recorded-policy", "fifo", "--policy", "las", "--seeds", "0")
+
+    assert answer.code == 0
+    assert "95 % interval" in answer.out
+    assert "most affected" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "recorded-policy must be given: the journal does not record which policy was in force"),
+        (("--without-node", "n3"), "without-node must be one of "),
+        (("--cluster", "8 h100"), 'cluster must look like "+8 h100"'),
+        (("--cluster", "-9 v100"), "cluster must remove at most the 2 v100 of the journal, got 9"),
+        (("--since", "1e9"), "since must be at most"),
+        (("--since", "2026-11-01"), "since must be seconds"),
+        (("--until", "soon"), "until must be a date such as 2026-11-23T08:30, or seconds, got 'soon'"),
+        (("--policy", "nope"), "policy must be one of"),
+        (("--teams", "none.toml"), "cannot be read"),
+    ],
+)
+def test_a_mistake_is_one_line(gavel: Gavel, journal: str, options: tuple[str, ...], message: str) -> None:
+    in_force = ("--recorded-policy", "fifo") if options else ()
+
+    answer = gavel("whatif", "--journal", journal, *in_force, *options)
+
+    assert answer.code == 2
+    assert answer.err.startswith("error: ")
+    assert message in answer.err
+    assert answer.err.count("\n") == 1
+
+
+def test_a_missing_journal_is_one_line(gavel: Gavel) -> None:
+    answer = gavel("whatif", "--journal", "none.sqlite")
+
+    assert (answer.code, answer.err) == (2, "error: none.sqlite: journal cannot be read: No such file or directory\n")
