@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gavelpy.cli import options as o
-from gavelpy.cli.output import DASH, Output, TableData, echo_json, notify, show_table
+from gavelpy.cli import parsing as p
+from gavelpy.cli import simulation_options as so
+from gavelpy.cli.output import DASH, Output, TableData, console, echo_json, notify, show_table
+from gavelpy.cli.progress import shown_progress
+from gavelpy.cli.simulation_choices import takes_choices
+from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:
     from gavelpy.model.arrays import Floats
     from gavelpy.model.fractional import FractionalNodes, FractionalTasks
+    from gavelpy.reproduction.published import FigureSize, PublishedFigure, Reproduction
 
 FGD_PUBLISHED: Mapping[str, float] = {"random": 0.8747, "best_fit": 0.9308, "fgd": 0.9539}
 """Share of GPUs allocated on `openb_pod_list_default` at a load of 1.3, mean of ten seeds, by the authors' program.
@@ -41,9 +50,170 @@ SeedsOption = Annotated[
 FullOption = Annotated[bool, typer.Option("--full", help=f"As many runs as the source: {_FGD_SEEDS}.")]
 
 
+PaperSizeOption = Annotated[
+    bool, typer.Option("--full", help="The size of the paper: minutes to hours, where the small one takes a minute.")
+]
+TracesOption = Annotated[
+    int | None,
+    typer.Option("--seeds", metavar="N", parser=o.whole(1, 1000), help="Number of traces. Default: 1; --full: 3."),
+]
+RatesOption = Annotated[
+    str | None, typer.Option(metavar="X,Y,...", help="Loads in jobs per hour. Default: the figure's.")
+]
+
+
+@dataclass(frozen=True)
+class NoChoices:
+    """Of a figure with one size."""
+
+    def size(self) -> dict[str, Any]:  # Any: of several types
+        """Fields of the size."""
+        return {}
+
+
+@dataclass(frozen=True)
+class FullChoices(NoChoices):
+    """Small, or as in the paper."""
+
+    full: PaperSizeOption = False
+
+    def size(self) -> dict[str, Any]:  # Any: of several types
+        """Fields of the size."""
+        return {"is_full": self.full}
+
+
+@dataclass(frozen=True)
+class TraceNumberChoices(FullChoices):
+    """Also the number of traces."""
+
+    seeds: TracesOption = None
+
+    def size(self) -> dict[str, Any]:  # Any: of several types
+        """Fields of the size."""
+        return {**super().size(), "seeds": self.seeds}
+
+
+@dataclass(frozen=True)
+class RateChoices(TraceNumberChoices):
+    """Also the loads."""
+
+    rates: RatesOption = None
+
+    def size(self) -> dict[str, Any]:  # Any: of several types
+        """Fields of the size."""
+        return {**super().size(), "rates_per_h": _rates(self.rates) if self.rates is not None else None}
+
+
+@dataclass(frozen=True)
+class LoadChoices(RateChoices):
+    """Also the jobs that are measured."""
+
+    window: so.WindowOption = None
+
+    def size(self) -> dict[str, Any]:  # Any: of several types
+        """Fields of the size."""
+        return {**super().size(), "window": p.window(self.window) if self.window is not None else None}
+
+
 @app.callback()
 def _group() -> None:
     """A group, however few commands it has."""
+
+
+def _register(name: str, place: str, choices: type[NoChoices], text: str, example: str) -> None:
+    """Adds the command of a figure, which is at `place` (module:name) of `gavelpy.reproduction`."""
+
+    def command(
+        *,
+        choices: NoChoices,
+        throughputs: Path | None = None,
+        figures: Path | None = None,
+        output: Output = Output.TABLE,
+    ) -> None:
+        module, _, attribute = place.partition(":")
+        _reproduce(
+            lambda: getattr(import_module(f"gavelpy.reproduction.{module}"), attribute),
+            choices,
+            throughputs,
+            figures,
+            output,
+        )
+
+    command.__annotations__ = {
+        "choices": choices,
+        "throughputs": o.ThroughputsOption,
+        "figures": so.FiguresOption,
+        "output": o.OutputOption,
+        "return": None,
+    }
+    command.__doc__ = f"{text}\n\n\b\nExamples:\n  gavel reproduce {name}\n  gavel reproduce {name} {example}\n"
+    app.command(name)(takes_choices(command))
+
+
+_OVER_LOAD = "--rates 1,4 --seeds 3 --figures out"
+_register("fig8", "load:FIG8", LoadChoices, "Gavel: max-min fairness over load, jobs of one GPU.", _OVER_LOAD)
+_register("fig9", "load:FIG9", LoadChoices, "Gavel: max-min fairness over load, jobs of 1 to 8 GPUs.", _OVER_LOAD)
+_register("fig10", "load:FIG10", LoadChoices, "Gavel: finish-time fairness over load.", _OVER_LOAD)
+_register("fig11", "answers:FIG11", NoChoices, "Gavel: multi-level fairness as jobs arrive.", "--figures out")
+_register("fig12", "answers:FIG12", FullChoices, "Gavel: CPU time of policies over jobs.", "--full -o json")
+_register("makespan", "objectives:MAKESPAN", TraceNumberChoices, "Gavel: makespan of jobs at once.", "--seeds 3")
+_register("cost", "objectives:COST", RateChoices, "Gavel: cost of all jobs, with deadlines or without.", "--rates 1,2")
+
+
+def _reproduce(
+    find: Callable[[], PublishedFigure],
+    choices: NoChoices,
+    throughputs: Path | None,
+    figures: Path | None,
+    output: Output,
+) -> None:
+    if figures is not None:
+        from gavelpy.report import html
+
+        html.check_installed("--figures")
+        p.writable_directory("--figures", figures)
+    from gavelpy.reproduction.published import FigureSize
+
+    table = p.table_of(throughputs) if throughputs is not None else None
+    with shown_progress(quiet=output is Output.JSON) as progress:
+        size = FigureSize(**choices.size(), throughputs=table, progress=progress)
+        figure = find()
+        found = figure.reproduce(size)
+    if figures is not None:
+        from gavelpy.report.export import write_curves
+
+        notify(f"{len(write_curves(figures, found.figures))} files of figures and tables written to {figures}")
+    _show(figure, found, size, output)
+
+
+def _rates(text: str) -> tuple[float, ...]:
+    read = o.number(0.0, 1e6)
+    try:
+        return tuple(map(read, text.split(",")))
+    except typer.BadParameter as error:
+        raise InvalidInput(f"--rates must look like 1,4.5 (jobs per hour), got {text[:60]!r}") from error
+
+
+def _show(figure: PublishedFigure, found: Reproduction, size: FigureSize, output: Output) -> None:
+    if output is Output.JSON:
+        about = {key: getattr(figure, key) for key in ("name", "title", "source", "differences")}
+        given = {"full": size.is_full, **found.parameters}
+        rows = [row.to_json() for row in found.rows]
+        echo_json({**about, "parameters": given, "rows": rows, "remarks": list(found.remarks)})
+        return
+    cells = [(row.at, row.run, row.quantity, *map(_text, (row.published, row.ours, row.ratio))) for row in found.rows]
+    titles = ("at", "run", "quantity", "published", "ours", "ours / published")
+    out = console()
+    out.print(figure.title)
+    show_table(TableData(titles, frozenset(titles[3:]), cells))
+    out.print(f"source: {figure.source}")
+    out.print(f"differences: {figure.differences}")
+    for remark in found.remarks:
+        notify(f"warning: {remark}")
+
+
+def _text(value: float) -> str:
+    return f"{value:.3g}" if math.isfinite(value) else DASH
 
 
 @app.command()

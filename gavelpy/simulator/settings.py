@@ -156,9 +156,17 @@ GAVEL_OSDI20 = SimulationSettings(
     plans_slack=False,
     steps=WholeSteps(),
     blind_view=MappingProxyType(
-        {"max_min_fairness": BlindView.ONES, "las": BlindView.ONES, "min_makespan": BlindView.FIRST}
+        {
+            "max_min_fairness": BlindView.ONES,
+            "las": BlindView.ONES,
+            "min_makespan": BlindView.FIRST,
+            "finish_time_fairness": BlindView.FIRST,
+        }
     ),
-    shuffled=frozenset({"isolated", "isolated@blind", "max_min_fairness@blind", "las@blind", "min_makespan@blind"}),
+    shuffled=frozenset(
+        {"isolated"}
+        | {f"{name}@blind" for name in ("isolated", "max_min_fairness", "las", "min_makespan", "finish_time_fairness")}
+    ),
 )
 
 PRESETS: Mapping[str, SimulationSettings] = MappingProxyType(

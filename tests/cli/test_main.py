@@ -31,6 +31,8 @@ COMMANDS = (
     ("trace", "convert"),
     ("trace", "formats"),
     ("reproduce", "fgd"),
+    ("reproduce", "fig8"),
+    ("reproduce", "cost"),
 )
 
 

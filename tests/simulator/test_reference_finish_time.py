@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gavelpy.model.cluster import Cluster
-from gavelpy.model.problem import BlindView
 from gavelpy.simulator.compare import simulate
 from gavelpy.simulator.settings import preset
 from tests.simulator.test_reference import CLUSTERS, ours, read, reference
@@ -39,12 +37,7 @@ def test_blind_finish_time_fairness_spreads_around_the_original(
     It also accounts for progress at those rates; ours uses the true, lower rates: hence 4 %.
     """
     measured = reference(reference_directory, trace, POLICY)
-    osdi20 = preset("gavel-osdi20")
-    settings = replace(
-        osdi20,
-        blind_view={**osdi20.blind_view, POLICY: BlindView.FIRST},
-        shuffled=osdi20.shuffled | {f"{POLICY}@blind"},
-    )
+    settings = preset("gavel-osdi20")
     cluster, jobs = Cluster.parse(CLUSTERS[trace], gpus_per_node=1), read(reference_directory, trace)
 
     runs = [simulate(jobs, cluster, POLICY, blind=True, settings=settings, seed=seed).metrics for seed in range(seeds)]

@@ -1,0 +1,49 @@
+"""`gavel reproduce`: published values next to ours, as a table, as JSON and as pictures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.cli.commands import Gavel
+
+
+def test_a_figure_is_printed_with_its_source(gavel: Gavel) -> None:
+    answer = gavel("reproduce", "fig11")
+
+    assert answer.code == 0, answer.err
+    assert "ours / published" in answer.out
+    assert "source: Narayanan et al., OSDI '20, figure 11" in answer.out
+    assert "differences:" in answer.out
+
+
+def test_json_has_rows_and_what_repeats_them(gavel: Gavel) -> None:
+    answer = gavel("reproduce", "fig8", "--rates", "0.5,0.6", "--window", "2:6", "-o", "json")
+
+    assert answer.code == 0, answer.err
+    document = json.loads(answer.out)
+    assert {row["at"] for row in document["rows"]} == {"0.5 jobs/h", "0.6 jobs/h"}
+    assert [row["published"] for row in document["rows"]][:2] == [16, 22]
+    assert document["rows"][3]["published"] is None  # not printed in the paper
+    parameters = document["parameters"]
+    assert (parameters["window"], parameters["seeds"], parameters["full"]) == ([2, 6], 1, False)
+
+
+def test_figures_are_drawn(gavel: Gavel, tmp_path: Path) -> None:
+    answer = gavel("reproduce", "fig11", "--figures", str(tmp_path / "out"))
+
+    assert answer.code == 0, answer.err
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"entities.csv", "entities.pdf", "entities.svg"}
+
+
+def test_options_that_mean_nothing_to_a_figure_are_refused(gavel: Gavel) -> None:
+    assert gavel("reproduce", "fig11", "--seeds", "3").code == 2
+    assert gavel("reproduce", "makespan", "--rates", "3").code == 2
+
+
+def test_bad_rates_are_named(gavel: Gavel) -> None:
+    for rates in ("4,x", "", "nan", "-1", "0"):
+        answer = gavel("reproduce", "fig8", "--rates", rates)
+
+        assert answer.code == 2, rates
+        assert "rates" in answer.err, answer.err
