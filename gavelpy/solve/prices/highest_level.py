@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.solve.linear import TRACE
-from gavelpy.solve.prices.crossover import ATTEMPTS, exact
+from gavelpy.solve.prices.crossover import ATTEMPTS, exact, first_in_doubt
 from gavelpy.solve.prices.engine import with_free_types_spent, with_the_rest_spent
 from gavelpy.solve.prices.level_curve import Along, LevelCurve, Loops, near_root, proved, root_of
 from gavelpy.solve.prices.newton import PRICE_FLOOR, Dual, Point, near, roughly
 from gavelpy.solve.prices.table import INTERPRETED, Bends, Fixed, Lines, Table, compiled, fixed, kernels, search_kernels
-from gavelpy.solve.prices.vertex import Mix, as_left, from_prices, in_doubt
+from gavelpy.solve.prices.vertex import Mix, as_left, by_kernels, from_prices, in_doubt
 from gavelpy.solve.solver import NUMPY_ROWS_MAX, Solver
 
 _STEPS_MAX = 60
@@ -107,10 +108,12 @@ def _by_steps(table: Table, curve: LevelCurve, value: Floats | None, solver: Sol
                 level = curve.root(np.ones(K), _MOST_NEEDS * float(most.sum()))
             dual = Dual(table, Along(curve), np.inf, root=near_root, loops=compiled, bends=curve.bends)
             point = (near if K >= _MANY else roughly)(dual, Point(even, level))
-        found = _stepped(table, curve, point, solver) if point.level else None
+        found, box = _bent_steps(table, curve.bends, point) if point.level else (None, None)
+        if found is None and point.level:
+            found = _stepped(table, curve, point, solver)
         mix = None
         if found is not None and not _is_between(found.level):
-            mix = _completed(table, curve, value, found, solver, compiled)
+            mix = _completed(table, curve, value, found, solver, compiled, box)
             if mix is not None and start and _is_far(found.level, mix.level):
                 mix = None  # a cold search may not find it
         if mix is not None:
@@ -129,9 +132,6 @@ def _stepped(table: Table, curve: LevelCurve, start: Point, solver: Solver) -> P
     """
     from gavelpy.solve.prices.descent_kernels import ENDLESS, FOUND, SINGULAR, UNBOUNDED
 
-    found = _bent_steps(table, curve.bends, start)
-    if found is not None:
-        return found
     price, level, W = start.price.copy(), start.level, table.gpu_counts * (1.0 + TRACE)
     for _ in range(_STEPS_MAX):
         need, slope = curve.at(level), curve.slope(level) * abs(level)
@@ -164,18 +164,52 @@ def _stepped(table: Table, curve: LevelCurve, start: Point, solver: Solver) -> P
     return None
 
 
-def _bent_steps(table: Table, bends: Bends | Lines | None, start: Point) -> Point | None:
-    """What `_stepped` returns, in one call, where no step has kinks that are not independent."""
+class _Box(NamedTuple):
+    """Modes of all jobs near prices that are all above zero, and which jobs are in doubt (bent_kernels.py)."""
+
+    half: float
+    low: Ints  # (K,)
+    high: Ints  # (K,)
+    margin: Floats  # (K,)
+
+
+def _bent_steps(table: Table, bends: Bends | Lines | None, start: Point) -> tuple[Point | None, _Box | None]:
+    """What `_stepped` returns, in one call, where no step has kinks that are not independent; and the last box."""
     if bends is None:
-        return None
+        return None, None
     from gavelpy.solve.prices.bent_kernels import stepped
     from gavelpy.solve.prices.descent_kernels import FOUND
 
-    price, W = start.price.copy(), table.gpu_counts * (1.0 + TRACE)
-    figures = map(fixed, (table.gpus, table.count, *bends))
+    K, price, W = len(table.gpus), start.price.copy(), table.gpu_counts * (1.0 + TRACE)
+    figures, modes, margin = map(fixed, (table.gpus, table.count, *bends)), np.empty((2, K), np.int64), np.empty(K)
     doubted, by_lines = in_doubt(*table.rate.shape), isinstance(bends, Lines)
-    end, level = stepped(fixed(table.rate), *figures, by_lines, W, doubted, start.level, price)
-    return Point(price, float(level)) if end == FOUND else None
+    end, level, half = stepped(fixed(table.rate), *figures, by_lines, W, doubted, start.level, *modes, margin, price)
+    if end != FOUND:
+        return None, None
+    return Point(price, float(level)), _Box(half, modes[0], modes[1], margin) if half > 0.0 else None
+
+
+def _of_box(table: Table, bends: Bends | Lines, near: Point, box: _Box) -> _Structure | None:
+    """The structure near these prices, from the modes of a box: as `_structure`, without a sweep over all jobs."""
+    from gavelpy.solve.prices.bent_kernels import modes_at
+
+    (K, T), level = table.rate.shape, _rounded(near.level)
+    (need, rise), (low, high), rows = np.empty((2, K)), np.empty((2, K), np.int8), np.empty(K, np.int64)
+    figures = map(fixed, (table.rate, table.gpus, table.count, *bends))
+    count, norm = modes_at(
+        *figures, isinstance(bends, Lines), level, near.price, box.half, first_in_doubt(K, T), *box[1:], need, rise,
+        low, high, rows,
+    )  # fmt: skip
+    if count < 0 or not norm > 0.0:
+        return None
+    more, at = replace(table, gpu_counts=table.gpu_counts * (1.0 + TRACE)), Point(near.price / norm, 1.0)
+    found = by_kernels(more, need - rise, rise, True, at, low, high, rows[:count], table.gpu_counts)
+    if found is None:
+        return None
+    unit, at_level = float(found.price @ table.gpu_counts), level + (found.level - 1.0) * abs(level)
+    mix = Mix(found.time, found.steepness / unit, found.price / unit, at_level, is_unique=True)
+    none = np.zeros(0, dtype=np.int64)
+    return _Structure(mix, at_level, np.zeros(T, dtype=np.bool_), none, np.zeros(0))
 
 
 def _step(table: Table, tangents: _Tangents, gpu_counts: Floats, price: Floats) -> tuple[int, float]:
@@ -275,10 +309,11 @@ def _structure(
 
 def _completed(
     table: Table, curve: LevelCurve, value: Floats | None, near: Point, solver: Solver,
-    loops: Loops = kernels,
+    loops: Loops = kernels, box: _Box | None = None,
 ) -> Mix | None:  # fmt: skip
     """The answer from the structure; the classes that have no part in it get what it leaves."""
-    s = _structure(table, curve, near, loops)
+    s = None if box is None or curve.bends is None else _of_box(table, curve.bends, near, box)
+    s = _structure(table, curve, near, loops) if s is None else s
     if s is None:
         return None
     others = s.others if value is not None else s.others[s.least[s.others] > 0]
