@@ -55,6 +55,7 @@ from gavelpy.mechanism.events import (
     SchedulerRestarted,
     ThroughputEstimated,
     TotalAnnounced,
+    TurnMeasured,
     WakeupDue,
 )
 from gavelpy.mechanism.named_round import is_named
@@ -92,6 +93,7 @@ CHOSEN = 13  # an allocation that names the configurations of the next round
 MEASURED = 13  # the GPU memory that jobs use; settings: whether it counts as declared
 PRICED = 14  # an allocation in which other resources than GPUs, or quotas of teams, are worth something
 LOCATED = 15  # the rack, zone and region of a node
+TIMED = 15  # what stops and starts cost jobs, as measured
 NEWEST = 15
 OLDEST = 1  # that can be read
 _LATER = {  # newest version of an event, if above VERSION
@@ -108,6 +110,7 @@ _LATER = {  # newest version of an event, if above VERSION
     "ConfigChanged": MEASURED,
     "GpuMemoryMeasured": MEASURED,
     "NodeJoined": LOCATED,
+    "TurnMeasured": TIMED,
     "NodeHindered": NAMED,
     "NodeDraining": SAVING,
     "NodeLost": FORGOTTEN,
@@ -164,6 +167,7 @@ EVENT_NAMES: dict[str, type[Event]] = {
     "PriorityChanged": PriorityChanged,
     "JobsArchived": JobsArchived,
     "GpuMemoryMeasured": GpuMemoryMeasured,
+    "TurnMeasured": TurnMeasured,
 }
 _NAMES = {kind: name for name, kind in EVENT_NAMES.items()}
 _FIELDS = {name: [(field.name, str(field.type)) for field in fields(kind)] for name, kind in EVENT_NAMES.items()}
@@ -250,6 +254,8 @@ def encode(event: Event, now_s: float) -> bytes:
             version = MEASURED
         case NodeJoined() if event.rack or event.zone or event.region:
             version = LOCATED
+        case TurnMeasured():
+            version = TIMED
         case NodeJoined() if event.cpus or event.memory_gib:
             version = RESOURCED
         case NodeJoined() if event.state_id or event.lacks:

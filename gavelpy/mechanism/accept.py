@@ -49,6 +49,7 @@ from gavelpy.mechanism.events import (
     SchedulerRestarted,
     ThroughputEstimated,
     TotalAnnounced,
+    TurnMeasured,
     WakeupDue,
 )
 from gavelpy.mechanism.gpu_memory import MEMORY_GIB_MAX
@@ -89,7 +90,7 @@ def check(core: SchedulerCore, event: Event) -> None:
             _jobs(core, event.jobs, event.leases)
             _leases(event.leases)
             _gpus(core, event)
-        case SavingDeclared() | LastStepReported() | TotalAnnounced() | GpuMemoryMeasured():
+        case SavingDeclared() | LastStepReported() | TotalAnnounced() | GpuMemoryMeasured() | TurnMeasured():
             _jobs(core, event.jobs, event.leases)
             _leases(event.leases)
             _amounts(event)
@@ -169,7 +170,11 @@ def _leases(leases: Ints) -> None:
     _all("leases", leases, leases >= 0, "0 or more")  # -1 means none in tables, and is invalid in events
 
 
-def _amounts(event: SavingDeclared | LastStepReported | TotalAnnounced | GpuMemoryMeasured) -> None:
+def _amounts(event: SavingDeclared | LastStepReported | TotalAnnounced | GpuMemoryMeasured | TurnMeasured) -> None:
+    for name in ("restart_s", "save_s") if isinstance(event, TurnMeasured) else ():
+        seconds: Floats = getattr(event, name)
+        _lengths(event.jobs, seconds)
+        _all(name, seconds, (seconds >= 0) & (seconds <= VALUE_MAX), f"in [0, {VALUE_MAX:g}]")
     for name, most in (("steps_total", VALUE_MAX), ("peak_gib", MEMORY_GIB_MAX)):
         if (amounts := getattr(event, name, None)) is not None:
             _lengths(event.jobs, amounts)

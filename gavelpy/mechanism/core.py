@@ -69,6 +69,7 @@ from gavelpy.mechanism.events import (
     SchedulerRestarted,
     ThroughputEstimated,
     TotalAnnounced,
+    TurnMeasured,
     WakeupDue,
 )
 from gavelpy.mechanism.gpus import GpuPool
@@ -143,7 +144,7 @@ class SchedulerCore:
                 reports.running(self.jobs, self.pool, event, now_s)
             case LeaseEnded():
                 return self._lease_ended(event)
-            case TotalAnnounced() | GpuMemoryMeasured():
+            case TotalAnnounced() | GpuMemoryMeasured() | TurnMeasured():
                 if reports.changes_needs(self.jobs, event, self.settings):
                     gpu_memory.part(self)
                     self.disturb()
@@ -225,8 +226,7 @@ class SchedulerCore:
             self.settle()
             non_preemptible.disclaim(self.jobs, waiting)
             self.question.renew()
-        if not self.awaiting or len(event.type_order):
-            self.type_order = event.type_order
+        self.type_order = event.type_order if not self.awaiting or len(event.type_order) else self.type_order
         round_due = not self.is_in_round or self.now_s >= self.round_end_s
         if round_due:
             self.question.expire(self.now_s, self.settings.solve_at_least_every_s)

@@ -311,6 +311,16 @@ class GpuMemoryMeasured(_Endogenous):
 
 
 @dataclass(frozen=True, eq=False)
+class TurnMeasured(_Endogenous):
+    """The time that jobs have lost by a start, up to its first step, and by a stop; 0 = not measured."""
+
+    jobs: Ints  # (K,)
+    leases: Ints  # (K,)
+    restart_s: Floats  # (K,) of these leases
+    save_s: Floats  # (K,)
+
+
+@dataclass(frozen=True, eq=False)
 class AllocationSolved(_Endogenous):
     """The allocation for request `epoch`: nonzero shares of single jobs and of co-located pairs."""
 
@@ -382,6 +392,6 @@ Event = (
     | JobCancelled | JobsHeld | JobsReleased | JobsRequeued | PriorityChanged | PriceChanged | ConfigChanged
     | PolicyChanged | ReservationAdded | ReservationRemoved | IdsReserved | JobsArchived | JobAnnotated
     | LeaseStarted | LeaseEnded | ProgressReported | CheckpointSaved | SavingDeclared | LastStepReported
-    | TotalAnnounced | GpuMemoryMeasured | AllocationSolved | AllocationFailed | ThroughputEstimated | WakeupDue
-    | SchedulerRestarted | AgentRejoined
+    | TotalAnnounced | GpuMemoryMeasured | TurnMeasured | AllocationSolved | AllocationFailed | ThroughputEstimated
+    | WakeupDue | SchedulerRestarted | AgentRejoined
 )  # fmt: skip

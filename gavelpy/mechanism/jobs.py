@@ -31,7 +31,7 @@ INT_COLUMNS = (
 FLOAT_COLUMNS = (
     "weight", "steps_total", "steps_done", "steps_saved", "submitted_s", "deadline_at_s", "since_s",
     "attained_gpu_s", "isolated_s", "isolated_rate", "isolated_steps", "until_s", "stopping_until_s",
-    "began_s", "worked_s", "retry_at_s", "done_at_s", "begin_at_s", "failed_at", "sized_s",
+    "began_s", "worked_s", "retry_at_s", "done_at_s", "begin_at_s", "failed_at", "sized_s", "restart_s", "save_s",
 )  # fmt: skip
 # Integers, from settings and specs: 0 at first, in no snapshot.
 DERIVED_COLUMNS = ("rank", "owner", "job_type", "smallest")
@@ -96,6 +96,8 @@ class JobTable:
     stopping_until_s: Floats  # (N,) the same of the lease that is being stopped
     began_s: Floats  # (N,) start of the last lease, or its grant if it has not started
     worked_s: Floats  # (N,) first report of progress under the last lease; negative = none yet
+    restart_s: Floats  # (N,) measured from a start to the first step, 0 = not measured; see turn_costs
+    save_s: Floats  # (N,) measured from an order to stop to the end of the lease, likewise
     done_at_s: Floats  # (N,) when the last step was reported
     failed_at: Floats  # (N,) the furthest step at which it failed
     retry_at_s: Floats  # (N,) the job gets no lease before this time
@@ -129,6 +131,7 @@ class JobTable:
         self.owners: dict[str, int] = {}  # number of each owner of a job, in order of their first jobs
         self.any_refused = False  # whether the owner of any job, active or over, refused preemption
         self.any_failed = False  # whether a lease of any job, active or over, failed or was lost: see failures
+        self.any_turn_measured = False  # whether restart_s or save_s of any job, active or over, is known
         self.any_timed = False  # whether the owner of any job, active or over, limited its running time
         self.any_held = False  # whether GPUs may be reserved for any job: see reservations
         self.any_gated = False  # whether any job was ever held, delayed, limited, paused or done before its lease ended

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gavelpy.mechanism import booking, eligibility, failures, gpu_memory, non_preemptible
+from gavelpy.mechanism import booking, eligibility, failures, gpu_memory, non_preemptible, turn_costs
 from gavelpy.mechanism.events import (
     CheckpointSaved,
     FailureClass,
@@ -33,6 +33,7 @@ from gavelpy.mechanism.events import (
     ProgressReported,
     SavingDeclared,
     TotalAnnounced,
+    TurnMeasured,
 )
 from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import OPEN, JobTable
@@ -95,8 +96,13 @@ def _among(event: ProgressReported, counts: Bools) -> tuple[Ints, Floats]:
     return event.jobs[counts], event.steps_done[counts]
 
 
-def changes_needs(jobs: JobTable, event: TotalAnnounced | GpuMemoryMeasured, settings: MechanismSettings) -> bool:
-    """Books what programs announced or nodes measured of what jobs need; returns whether any need has changed."""
+def changes_needs(
+    jobs: JobTable, event: TotalAnnounced | GpuMemoryMeasured | TurnMeasured, settings: MechanismSettings
+) -> bool:
+    """Books what programs announced or nodes measured of jobs; returns whether what any of them needs has changed."""
+    if isinstance(event, TurnMeasured):
+        turn_costs.measured(jobs, event)
+        return False
     return gpu_memory.measured(jobs, event, settings) if isinstance(event, GpuMemoryMeasured) else _total(jobs, event)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from gavelpy.mechanism import sizes
+from gavelpy.mechanism import sizes, turn_costs
 from gavelpy.mechanism.claims import ALONE
 from gavelpy.mechanism.domains import NOT_THERE, Domains
 from gavelpy.mechanism.jobs import JobTable
@@ -196,14 +196,14 @@ def select_leftover(
     by_speed = np.argsort(-jobs.rate[rows], axis=1, kind="stable")
     if move_lag_s:
         is_elsewhere = jobs.lease_type[rows, None] != np.arange(jobs.rate.shape[1])
-        by_speed = np.lexsort((is_elsewhere, -jobs.rate[rows]), axis=1)
+        by_speed = np.lexsort((is_elsewhere, -turn_costs.rates_to_stay(jobs, rows, move_lag_s)), axis=1)
     slots = by_speed if domains is None else np.take_along_axis(domains.slots(rows), by_speed, axis=1)
     for job, gpus, types, places in zip(
         rows.tolist(), jobs.gpus[rows].tolist(), by_speed.tolist(), slots.tolist(), strict=True
     ):
         options: Iterable[tuple[int, int, int]] = zip(types, places, repeat(gpus))  # repeats
         if job in jobs.sizes:
-            options = _sizes_by_speed(jobs, job, dict(zip(types, places, strict=True)), bool(move_lag_s))
+            options = _sizes_by_speed(jobs, job, dict(zip(types, places, strict=True)), move_lag_s)
         for gpu_type, slot, need in options:
             domain = left.find(slot, need, job)
             if domain != NOT_THERE and jobs.rate[job, gpu_type] > 0:
@@ -216,10 +216,18 @@ def select_leftover(
     return chosen_of(chosen)
 
 
-def _sizes_by_speed(jobs: JobTable, job: int, slots: Mapping[int, int], stays: bool) -> Iterator[tuple[int, int, int]]:
-    """(type, slot, GPUs) of a job with several sizes, the fastest first; with `stays`, of equals that of its lease."""
-    held = (int(jobs.lease_type[job]), int(jobs.gpus[job])) if stays else (-1, -1)
-    for gpu_type, gpus in jobs.sizes[job].by_speed(held):
+def _sizes_by_speed(
+    jobs: JobTable, job: int, slots: Mapping[int, int], stay_s: float
+) -> Iterator[tuple[int, int, int]]:
+    """(type, slot, GPUs) of a job with several sizes, the fastest first.
+
+    With `stay_s`, those of its lease come before others by which it would not gain within that time.
+    """
+    held = (int(jobs.lease_type[job]), int(jobs.gpus[job])) if stay_s else (-1, -1)
+    gain, own = 1.0, jobs.sizes[job]
+    if stay_s and jobs.lease[job] >= 0 and jobs.restart_s[job] > 0:
+        gain = turn_costs.stay_gain(jobs, job, float(np.nanmax(own.rate)), stay_s)
+    for gpu_type, gpus in own.by_speed(held, gain):
         yield gpu_type, slots[gpu_type], gpus
 
 
@@ -227,15 +235,23 @@ def merit(jobs: JobTable, pairs: Ints, gpu_type: Ints, settings: MechanismSettin
     """Urgency, owed minus received time, and share of (job, type) pairs, (K,) each.
 
     With `move_lag_s`, a lease in force and a job that never ran count for 1 more, so a lease ends for another job only
-    if that one's lag is larger by `move_lag_s`, or if that one never ran.
+    if that one's lag is larger by `move_lag_s`, or if that one never ran. For jobs that start slowly: see `turn_costs`.
     """
     share = jobs.target[pairs, gpu_type]
     owed, received = jobs.owed_s[pairs, gpu_type], jobs.received_s[pairs, gpu_type]
     urgency = settings.rules.urgency(share, owed, received, settings)
     if settings.move_lag_s:
         holds = (jobs.lease[pairs] >= 0) & (jobs.lease_type[pairs] == gpu_type) & (jobs.partner[pairs] < 0)
-        urgency = urgency + (holds | never_ran(jobs, pairs))
+        urgency = urgency + _standing(jobs, pairs, holds, never_ran(jobs, pairs))
     return urgency, owed - received, share
+
+
+def _standing(jobs: JobTable, rows: Ints, holds: Bools, is_new: Bools) -> Floats:
+    """What leases in force and jobs that never ran count for, (K,), in units of `move_lag_s`."""
+    if not jobs.any_turn_measured:
+        return np.asarray(holds | is_new, dtype=np.float64)
+    weight: Floats = np.maximum(holds * turn_costs.hold_weights(jobs, rows), is_new * turn_costs.new_weight(jobs))
+    return weight
 
 
 def never_ran(jobs: JobTable, rows: Ints) -> Bools:
@@ -252,7 +268,8 @@ def _merit_of_claims(jobs: JobTable, rows: Ints, settings: MechanismSettings) ->
         first, second = claims.first[rows], claims.second[rows]
         holds = (jobs.partner[first] == second) & (jobs.lease_type[first] == claims.gpu_type[rows])
         holds &= jobs.gpus[first] == claims.gpus[rows]
-        urgency = urgency + (holds | never_ran(jobs, first) | ((second >= 0) & never_ran(jobs, second)))
+        is_new = never_ran(jobs, first) | ((second >= 0) & never_ran(jobs, second))
+        urgency = urgency + _standing(jobs, first, holds, is_new)
     return urgency, owed - received, share
 
 

@@ -38,12 +38,15 @@ class JobSizes(NamedTuple):
         """Rates on this many GPUs, (T,)."""
         return np.asarray(self.rate[int(np.searchsorted(self.gpus, gpus))])
 
-    def by_speed(self, held: tuple[int, int]) -> Iterator[tuple[int, int]]:
-        """(type, GPUs) in which the job runs, the fastest first; of equals, as `held`, then fewer GPUs."""
+    def by_speed(self, held: tuple[int, int], gain: float = 1.0) -> Iterator[tuple[int, int]]:
+        """(type, GPUs) in which the job runs, the fastest first; of equals, as `held`, then fewer GPUs.
+
+        `held` comes after those that are faster by more than the factor `gain`.
+        """
         size, gpu_type = np.nonzero(self.rate > 0)
         gpus, rate = self.gpus[size], self.rate[size, gpu_type]
         is_elsewhere = (gpu_type != held[0]) | (gpus != held[1])
-        order = np.lexsort((gpu_type, gpus, is_elsewhere, -rate))
+        order = np.lexsort((gpu_type, gpus, is_elsewhere, -np.where(is_elsewhere, rate, rate * gain)))
         yield from zip(gpu_type[order].tolist(), gpus[order].tolist(), strict=True)
 
 

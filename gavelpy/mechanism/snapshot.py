@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gavelpy.errors import JournalCorrupt, JournalTooNew
-from gavelpy.mechanism import eligibility, failures, non_preemptible, priority_classes
+from gavelpy.mechanism import eligibility, failures, non_preemptible, priority_classes, turn_costs
 from gavelpy.mechanism.claims import CLAIM_FLOAT_COLUMNS, CLAIM_INT_COLUMNS, ClaimTable
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.gpus import NO_PLACE, RETIRED, GpuPool
@@ -37,12 +37,14 @@ ARCHIVED = 11  # of a core that jobs have left
 SIZED = 12  # of a core with jobs of several sizes
 NAMED = 13  # of a core with a round that the policy names, or that knows the GPU memory that jobs use
 LOCATED = 14  # of a core with nodes of which the rack, zone or region is known
+TIMED = 14  # of a core that knows what stops and starts cost jobs
 NEWEST = 14
 OLDEST = 1  # version that can still be read
 _CORE = ("now_s", "settled_s", "incarnation", "round", "round_began_s", "round_end_s", "attention_s", "awaiting",
          "retry_due_s", "woken_s", "window_due_s")  # fmt: skip
 _QUESTION = ("stale", "epoch", "open_epoch", "asked_s", "failures", "retry_s", "again_at_s", "memory", "refused")
 _GPU_COLUMNS = ("type_of", "node_of", "job", "number", "present", "beside")
+_TURN_COLUMNS = ("restart_s", "save_s")
 _JOB_FIELDS = tuple(field.name for field in fields(JobSpec))
 
 
@@ -86,7 +88,7 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
         "gpus": {name: getattr(pool, name).astype(np.int64) for name in _GPU_COLUMNS},
         "specs": [[getattr(spec, name) for name in _JOB_FIELDS] for spec in jobs.specs],
         "spec_fields": list(_JOB_FIELDS),
-        "jobs": {name: getattr(jobs, name)[:n].copy() for name in (*INT_COLUMNS, *FLOAT_COLUMNS, *WIDE_COLUMNS)}
+        "jobs": {name: getattr(jobs, name)[:n].copy() for name in _job_columns(jobs)}
         | {DEFICIT: jobs.rule_columns.get(DEFICIT, np.zeros_like(jobs.owed_s))[:n].copy()},
         "pairs": {name: getattr(jobs.claims, name).copy() for name in (*CLAIM_INT_COLUMNS, *CLAIM_FLOAT_COLUMNS)},
         "entities": list(jobs.entities),
@@ -107,6 +109,8 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
 
 def _version(core: SchedulerCore) -> int:
     """The lowest version that can express it."""
+    if turn_costs.is_any(core.jobs, slice(core.jobs.count)):
+        return TIMED
     if _has_places(core.pool):
         return LOCATED
     if is_named(core.question.next_round) or core.jobs.measured_gib:
@@ -116,6 +120,13 @@ def _version(core: SchedulerCore) -> int:
 
 def _has_places(pool: GpuPool) -> bool:
     return any(place != NO_PLACE for place in pool.node_place)
+
+
+def _job_columns(jobs: JobTable) -> list[str]:
+    """Columns of jobs in a snapshot."""
+    names = (*INT_COLUMNS, *FLOAT_COLUMNS, *WIDE_COLUMNS)
+    is_timed = turn_costs.is_any(jobs, slice(jobs.count))
+    return [name for name in names if is_timed or name not in _TURN_COLUMNS]
 
 
 def restore(state: dict[str, Any]) -> SchedulerCore:
@@ -133,7 +144,8 @@ def restore(state: dict[str, Any]) -> SchedulerCore:
 
 def _restored(state: dict[str, Any]) -> SchedulerCore:
     count = len(state["specs"])  # up to version 10 of snapshots, all as submitted, and of one size
-    state = state | {"jobs": {"total_by": np.full(count, -1), "sized_s": np.zeros(count)} | state["jobs"]}
+    unknown = dict.fromkeys(("sized_s", *_TURN_COLUMNS), np.zeros(count))
+    state = state | {"jobs": {"total_by": np.full(count, -1)} | unknown | state["jobs"]}
     core = SchedulerCore(settings_of(state["settings"]))
     _restore_pool(core.pool, state)
     core.jobs = core.leases.jobs = _restored_jobs(state, len(core.pool.gpu_types))
@@ -220,6 +232,7 @@ def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
         for other in eligibility.unmet(jobs, row):
             jobs.dependents.setdefault(other, []).append(row)
     jobs.any_gated = eligibility.any_gated(jobs)
+    jobs.any_turn_measured = turn_costs.is_any(jobs, slice(jobs.count))
     jobs.any_timed = any(spec.time_s > 0 for spec in jobs.specs)
     jobs.any_failed = failures.any_failed(jobs)
     jobs.any_held = bool((jobs.held_type[: jobs.count] >= 0).any())

@@ -30,7 +30,18 @@ from gavelpy.model.arrays import Bools, Ints
 if TYPE_CHECKING:
     from gavelpy.mechanism.core import SchedulerCore
 
-_BY_JOB = ("leases", "steps_done", "steps_total", "peak_gib", "rates_steps_per_s", "gpu_type", "share", "sizes")
+_BY_JOB = (
+    "leases",
+    "steps_done",
+    "steps_total",
+    "peak_gib",
+    "restart_s",
+    "save_s",
+    "rates_steps_per_s",
+    "gpu_type",
+    "share",
+    "sizes",
+)
 
 
 def handle_serials(core: SchedulerCore, event: Event, now_s: float) -> list[Command]:

@@ -19,13 +19,16 @@ import numpy as np
 
 from gavelpy.journal.history import NO_GPUS, gpu_set
 from gavelpy.mechanism.commands import KillLease, RoundPlan
-from gavelpy.mechanism.events import Event, LeaseEnded, LeaseStarted, Outcome, ProgressReported
+from gavelpy.mechanism.events import Event, LeaseEnded, LeaseStarted, Outcome, ProgressReported, TurnMeasured
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import JobState
-from gavelpy.model.arrays import Bools, Ints
+from gavelpy.mechanism.turn_costs import REFERENCE_S
+from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.simulator.co_location import NONE
-from gavelpy.simulator.timeline import CoLocated, Ends, Finish, Starts, by_moment
+from gavelpy.simulator.timeline import CoLocated, Ends, Finish, Starts, TurnTimes, by_moment
 from gavelpy.simulator.virtual_leases import VirtualLeases
+
+NOTABLE = 1.2  # factor by which a cost differs from the one that was reported last, if it is reported again
 
 
 class VirtualCluster(VirtualLeases):
@@ -139,6 +142,8 @@ class VirtualCluster(VirtualLeases):
                 return self._started(due)
             case Finish():
                 return self._finished(due, now_s)
+            case TurnTimes():
+                return TurnMeasured(due.jobs, due.leases, due.restart_s, due.save_s)
             case CoLocated():
                 self._run_co_located(due, now_s)
                 return None
@@ -149,7 +154,11 @@ class VirtualCluster(VirtualLeases):
         steps_before, unsaved_gpu_s = self.steps_saved[rows], self.useful.gpu_s[rows] - self.useful.saved_gpu_s[rows]
         steps_done = np.where(self.saves[rows], self.steps_at_start[rows], steps_before)
         has_progress = self.began_s[rows] < now_s
-        end_s = now_s + np.where(has_progress, self.costs.stop_s(rows), 0.0)
+        restart_s, save_s = self.began_s[rows] - self.start_s[rows], self.costs.stop_s(rows)
+        end_s = now_s + np.where(has_progress, save_s, 0.0)
+        self._report_costs(
+            rows[has_progress], leases[has_progress], restart_s[has_progress], save_s[has_progress], now_s
+        )
         gpus = self.accounts.gpus[rows]
         self._close(rows, now_s, self.saves[rows])
         self.useful.lose(rows[~self.saves[rows]])
@@ -159,6 +168,15 @@ class VirtualCluster(VirtualLeases):
         self._vacate(rows, end_s, now_s)
         for moment, group in by_moment(end_s):
             self._timeline.push(moment, Ends(rows[group], leases[group], steps_done[group]))
+
+    def _report_costs(self, rows: Ints, leases: Ints, restart_s: Floats, save_s: Floats, now_s: float) -> None:
+        """Reports the costs of these starts and stops that are news: without any, the core plans for `REFERENCE_S`."""
+        turn_s, reported_s = restart_s + save_s, self._turn_s[rows]
+        is_more = turn_s > NOTABLE * np.maximum(reported_s, REFERENCE_S)
+        is_new = is_more | (NOTABLE * turn_s < reported_s)
+        if np.count_nonzero(is_new):
+            self._turn_s[rows[is_new]] = turn_s[is_new]
+            self._timeline.push(now_s, TurnTimes(rows[is_new], leases[is_new], restart_s[is_new], save_s[is_new]))
 
     def _ended(self, due: Ends, now_s: float) -> LeaseEnded:
         is_lost = np.isin(due.leases, list(self._lost_saves)) if self._lost_saves else np.zeros(1, dtype=np.bool_)

@@ -48,7 +48,16 @@ class CoLocated(NamedTuple):
     leases: tuple[int, int]
 
 
-Due = Starts | Ends | Finish | CoLocated
+class TurnTimes(NamedTuple):
+    """What the starts and stops of these leases have cost their jobs."""
+
+    jobs: Ints
+    leases: Ints
+    restart_s: Floats
+    save_s: Floats
+
+
+Due = Starts | Ends | Finish | CoLocated | TurnTimes
 
 
 class Timeline:

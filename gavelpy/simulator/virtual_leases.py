@@ -61,6 +61,7 @@ class VirtualLeases(SharedGpus):
         self.co_located = np.full(J, NONE)  # (J,) the partner, while both make steps
         self.gpus_before = np.full(J, NO_GPUS, dtype=np.uint64)  # (J,) hash of the GPUs that the job last ran on
         self._is_leased = np.zeros(J, dtype=np.bool_)
+        self._turn_s = np.zeros(J)  # (J,) what a stop and a start cost, as last reported to the core; 0 = never
         self._rows = J, 0  # jobs with leases are in this range
         self._any_second = False  # whether two jobs ever had leases on the same GPUs
         self._vacating = np.full(J + 1, -math.inf)  # (J + 1,) when the GPUs of jobs that leave now are free

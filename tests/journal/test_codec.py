@@ -50,6 +50,7 @@ from gavelpy.mechanism.events import (
     SchedulerRestarted,
     ThroughputEstimated,
     TotalAnnounced,
+    TurnMeasured,
     WakeupDue,
 )
 from gavelpy.mechanism.settings import MechanismSettings, rules_of
@@ -95,6 +96,7 @@ OF_LATER_VERSIONS: list[Event] = [
     SavingDeclared(TWO, TWO),
     TotalAnnounced(TWO, TWO, np.array([10.0, 0.5])),
     GpuMemoryMeasured(TWO, TWO, np.array([10.0, 0.5])),
+    TurnMeasured(TWO, TWO, np.array([10.0, 0.0]), np.array([0.0, 0.5])),
     ConfigChanged(MechanismSettings(packing=True, packing_measured=True)),
     LeaseEnded(TWO, TWO, STEPS, Outcome.UNRUNNABLE),
     LeaseEnded(TWO, TWO, STEPS, Outcome.FAILED, failure=FailureClass.OUT_OF_MEMORY),
@@ -176,6 +178,7 @@ def test_pairs_come_back_as_they_were() -> None:
         (ConfigChanged(MechanismSettings(system_failures_max=3)), 7),
         (WARNED, 6),
         (PRICED, 14),
+        (TurnMeasured(TWO, TWO, np.array([10.0, 0.0]), np.array([0.0, 0.5])), 15),
         (ConfigChanged(MechanismSettings(packing=True)), 3),
         (ConfigChanged(MechanismSettings(retry_max_s=60.0)), 4),
         (ConfigChanged(MechanismSettings(losses_free=1)), 5),

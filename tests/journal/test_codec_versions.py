@@ -99,6 +99,7 @@ NAMES_IN_JOURNALS = [
     "PriorityChanged",
     "JobsArchived",
     "GpuMemoryMeasured",
+    "TurnMeasured",
 ]
 
 

@@ -45,6 +45,7 @@ from gavelpy.runtime.daemon.leases.lease import (
     outcome_of,
     saved_of,
 )
+from gavelpy.runtime.daemon.leases.turns import turns_measured
 
 _FAILURES = (Outcome.FAILED, Outcome.UNRUNNABLE)
 _NOTABLE = 1.05  # GPU memory in use over what was reported last
@@ -59,6 +60,7 @@ class LeaseEvents:
         self.saved: set[int] = set()
         self.announced: set[int] = set()  # their programs counted their steps in all; new to this table
         self.measured: set[int] = set()  # they use notably more GPU memory than was known
+        self.timed: set[int] = set()  # their starts or stops were measured
         self.declared: set[int] = set()  # their programs save when they end; new to the core
         self.moved: set[int] = set()  # with progress that is new to the core
         self.done: list[int] = []  # their jobs have completed the last step
@@ -67,10 +69,10 @@ class LeaseEvents:
     @property
     def has_events(self) -> bool:
         """Whether `drain` would return events."""
-        noted = self.saved or self.announced or self.measured
+        noted = self.saved or self.announced or self.measured or self.timed
         return bool(self.started or self.declared or noted or self.done or self.ended)
 
-    def drain(self, late: Sequence[Lease]) -> list[Event]:
+    def drain(self, late: Sequence[Lease], jobs: JobTable) -> list[Event]:
         """Events since the last call. `late`: lost leases with ends that were reported later."""
         events: list[Event] = []
         if started := [self._leases[number] for number in self.started]:
@@ -82,9 +84,9 @@ class LeaseEvents:
             events.append(TotalAnnounced(*columns_of(totals, [lease.announced_steps for lease in totals])))
         if measured := [self._leases[number] for number in sorted(self.measured)]:
             events.append(GpuMemoryMeasured(*columns_of(measured, [lease.gpu_memory_gib for lease in measured])))
+        events.extend(turns_measured([self._leases[number] for number in sorted(self.timed)], jobs))
         if saved := [self._leases[number] for number in sorted(self.saved)]:
-            jobs, leases, steps = columns_of(saved, [lease.steps_saved for lease in saved])
-            events.append(CheckpointSaved(jobs, leases, steps))
+            events.append(CheckpointSaved(*columns_of(saved, [lease.steps_saved for lease in saved])))
         if done := [lease for number in self.done if not (lease := self._leases[number]).is_end_reported]:
             events.append(LastStepReported(*columns_of(done, [0.0] * len(done))[:2]))
         events.extend(JobAnnotated(lease.job, lease.lease, note) for lease in ended if (note := note_of(lease)))
@@ -100,9 +102,10 @@ class LeaseEvents:
             events.append(LeaseEnded(*columns_of(group, counted), outcome, by_time, failure))
         self.started, self.ended, self.done = [], [], []
         self.saved, self.declared, self.announced, self.measured = set(), set(), set(), set()
+        self.timed = set()
         return events
 
-    def advance(self, lease: Lease, jobs: JobTable) -> None:
+    def advance(self, lease: Lease, jobs: JobTable, now_s: float) -> None:
         """Takes over what the nodes of a lease reported last, and notes what is new."""
         saved, done = saved_of(lease), min(p.report.steps_done if p.report else 0.0 for p in lease.parts.values())
         if saved > lease.steps_saved:
@@ -112,6 +115,9 @@ class LeaseEvents:
         if done > lease.steps_done or (lease.was_by_time and not by_time):  # a report corrects an estimate
             lease.steps_done = max(done, lease.steps_saved)
             self.moved.add(lease.lease)
+            if not by_time and done > lease.resume_steps:
+                lease.turn.stepped(now_s)
+                self._time(lease)
         lease.was_by_time = by_time
         known_gib = max(lease.gpu_memory_gib, jobs.measured_gib.get(lease.job, 0.0))
         if (peak_gib := gpu_memory_of(lease)) > _NOTABLE * known_gib:
@@ -124,6 +130,15 @@ class LeaseEvents:
         if jobs.total_by[job] == OPEN or jobs.steps_total[job] != total:
             lease.steps_total = 0.0
             self.announced.add(lease.lease)
+
+    def stopped(self, lease: Lease, now_s: float) -> None:
+        """A part of a lease has stopped as it was ordered."""
+        lease.turn.stopped(now_s)
+        self._time(lease)
+
+    def _time(self, lease: Lease) -> None:
+        if lease.turn.restart_s or lease.turn.save_s:
+            self.timed.add(lease.lease)
 
     def progress(self) -> ProgressReported | None:
         """Progress of running leases since the last call."""

@@ -14,6 +14,7 @@ from gavelpy.mechanism.events import FailureClass, LeaseStarted, Outcome
 from gavelpy.mechanism.failures import WORDS, time_left_s
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.job import NodeId
+from gavelpy.runtime.daemon.leases.turns import LeaseTimes
 
 
 class Phase(IntEnum):
@@ -158,12 +159,18 @@ class Lease:
         self.resume_lease = -1
         self.resume_steps = 0.0
         self.is_started = False
+        self.turn = LeaseTimes()
         self.is_declared = False  # its program saves when the lease ends
         self.is_end_reported = False
         self.is_done_reported = False
         self.steps_saved = 0.0  # as reported to the core
         self.steps_done = 0.0
         self.linger_s = float("inf")  # a part has finished: the others have until then
+
+    def has_started(self, now_s: float) -> None:
+        """Its processes run on all nodes."""
+        self.is_started = True
+        self.turn.started(now_s)
 
     @property
     def is_held(self) -> bool:

@@ -5,8 +5,8 @@ parts run. It has ended when all parts have ended: a node reported it, a node di
 and margin.
 
 A granted lease waits until older leases of the same job or on the same GPUs have ended, but not for the lease of a job
-that is co-located with it. A gang is prepared on all nodes
-before it starts on any. Orders and reports are complete states, so lost or repeated messages do no harm.
+that is co-located with it. A gang is prepared on all nodes before it starts on any. Orders and reports are complete
+states, so lost or repeated messages do no harm.
 
 No clock, no I/O: time is an argument, and the nodes with new orders are in `changed`.
 """
@@ -148,7 +148,7 @@ class LeaseTable:
             elif part.is_inferred and report.phase is Phase.ENDED:  # the node's record takes precedence
                 part.report = part.end = report
                 part.is_inferred = False
-                self._events.advance(lease, self.core.jobs.by_serial)
+                self._events.advance(lease, self.core.jobs.by_serial, now_s)
         self._strays[node] = strays  # the next orders contain them, to be forgotten
         for number in self._on_node[node] - reported:
             self._missing(self.leases[number], node, now_s, is_confirmed_dead)
@@ -225,7 +225,7 @@ class LeaseTable:
 
     def drain(self) -> list[Event]:
         """Starts, checkpoints and ends since the last call."""
-        return self._events.drain(self.late.drain())
+        return self._events.drain(self.late.drain(), self.core.jobs.by_serial)
 
     @property
     def has_events(self) -> bool:
@@ -313,6 +313,8 @@ class LeaseTable:
         if lease is None or lease.wish >= wish:
             return
         lease.wish = wish
+        if wish is Wish.STOP and lease.is_started:
+            lease.turn.stopping(self.core.now_s)
         if lease.is_sent:
             self.changed.update(lease.parts)
             return
@@ -323,7 +325,7 @@ class LeaseTable:
         part.is_seen = part.is_sent = True
         part.report = report
         if lease.wish is not Wish.KILL:
-            self._events.advance(lease, self.core.jobs.by_serial)
+            self._events.advance(lease, self.core.jobs.by_serial, now_s)
         if not lease.is_done_reported and self.core.settings.finish_grace_s and is_done(lease):
             lease.is_done_reported = True
             self._events.done.append(lease.lease)
@@ -333,7 +335,7 @@ class LeaseTable:
             lease.wish = Wish.RUN
             self.changed.update(lease.parts)
         if not lease.is_started and all(p.phase >= Phase.RUNNING for p in lease.parts.values()) and has_run(lease):
-            lease.is_started = True
+            lease.has_started(now_s)
             self._events.started.append(lease.lease)
         if report.saves_at_end and lease.is_started and not lease.is_declared:
             lease.is_declared = True
@@ -345,8 +347,8 @@ class LeaseTable:
         part = lease.parts[node]
         if is_confirmed_dead and part.is_sent:
             self._lose(lease, part, now_s, f"node {node} lost it")
-        elif part.is_seen:  # the node has forgotten it: it answers a kill order with the end
-            self._wish(lease.lease, Wish.KILL)
+        elif part.is_seen:
+            self._wish(lease.lease, Wish.KILL)  # the node has forgotten it, and answers with the end
 
     def _lose(self, lease: Lease, part: Part, now_s: float, why: str) -> None:
         steps = part.report.steps_done if part.report else 0.0
@@ -358,6 +360,8 @@ class LeaseTable:
 
     def _end_part(self, lease: Lease, part: Part, report: PartReport, now_s: float) -> None:
         part.report = part.end = report
+        if report.outcome is Outcome.STOPPED and lease.is_started:
+            self._events.stopped(lease, now_s)
         self._on_node[part.node].discard(lease.lease)
         self._satisfy((lease.lease, part.node))
         if self._check_end(lease):

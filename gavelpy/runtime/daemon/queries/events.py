@@ -36,6 +36,7 @@ from gavelpy.mechanism.events import (
     ReservationAdded,
     ReservationRemoved,
     TotalAnnounced,
+    TurnMeasured,
 )
 from gavelpy.mechanism.named_round import is_named
 from gavelpy.mechanism.nodes import peers_text
@@ -183,6 +184,10 @@ def _sentence(event: Event, values: dict[str, Any]) -> str:
         case GpuMemoryMeasured():
             used = [f"job {job} {gib:.1f} GiB" for job, gib in zip(values["jobs"], values["peak_gib"], strict=True)]
             return f"GPU memory in use: {_listed(used)}"
+        case TurnMeasured():
+            starts = [f"job {k} starts in {s:.1f} s" for k, s in _positive(values["jobs"], values["restart_s"])]
+            stops = [f"job {k} stops in {s:.1f} s" for k, s in _positive(values["jobs"], values["save_s"])]
+            return f"measured: {_listed([*starts, *stops])}"
         case JobAnnotated():
             return f"job {event.job}, lease {event.lease}: {event.text}"
         case IdsReserved():
@@ -193,6 +198,10 @@ def _sentence(event: Event, values: dict[str, Any]) -> str:
             return f"{values['outcome']}: {_leases(values)}"
         case _:
             return _fields(values)
+
+
+def _positive(jobs: Sequence[int], seconds: Sequence[float]) -> list[tuple[int, float]]:
+    return [(job, time_s) for job, time_s in zip(jobs, seconds, strict=True) if time_s > 0]
 
 
 def _leases(values: dict[str, Any]) -> str:

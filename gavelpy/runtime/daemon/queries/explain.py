@@ -124,24 +124,27 @@ def preemption_cost(
     steps_saved: float,
     saves_when_stopped: bool,
     restart_s: float,
+    known_restart_s: float = 0.0,
 ) -> PreemptionCost | None:
     """The cost of a preemption: steps that are repeated, times the time of a step, plus the restart, times the GPUs.
 
     A program that saves when its lease ends repeats no steps. `restart_s`: time from the start of this lease to its
-    first progress; NaN = none was reported, and the forecast's assumption applies. None if the rate is unknown.
+    first progress; NaN = none was reported, and that of earlier leases or the forecast's assumption applies. None if
+    the rate is unknown.
     """
     steps = 0.0 if saves_when_stopped else max(steps_done - steps_saved, 0.0)
     if steps and not rate_steps_per_s > 0:
         return None
     is_measured = math.isfinite(restart_s)
-    again_s = restart_s if is_measured else ASSUMED_RESTART_S
+    again_s = restart_s if is_measured else known_restart_s or ASSUMED_RESTART_S
     gpu_s = gpus * ((steps / rate_steps_per_s if steps else 0.0) + again_s)
     gpu = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
     repeated = "its program saves first"
     if not saves_when_stopped:
         since = "its last checkpoint" if steps_saved else "its start"
         repeated = f"{steps:.0f} steps since {since}, at {rate_steps_per_s:.3g} steps/s"
-    restart = f"restart {again_s:.0f} s, {'as measured for this lease' if is_measured else 'assumed'}"
+    how = "as measured for this lease" if is_measured else "as measured before" if known_restart_s else "assumed"
+    restart = f"restart {again_s:.0f} s, {how}"
     lost = in_time(gpu_s / gpus)
     return PreemptionCost(gpu_s, f"preempting it now would lose about {lost} of {gpu} ({repeated}; {restart})")
 
@@ -271,6 +274,7 @@ class Explainer:
             steps_saved=float(jobs.steps_saved[job]),
             saves_when_stopped=bool(jobs.resumes[job] == Resumes.DECLARED),
             restart_s=worked_s - began_s if worked_s >= began_s else math.nan,
+            known_restart_s=float(jobs.restart_s[job]),
         )
 
     def _is_held(self, job: int) -> bool:
