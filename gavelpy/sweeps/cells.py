@@ -27,7 +27,7 @@ import gavelpy
 from gavelpy.cli.experiment import Experiment
 from gavelpy.cli.parsing import GeneratorChoices
 from gavelpy.cli.simulate import experiment_of
-from gavelpy.cli.simulation_choices import TraceChoices, takes_choices
+from gavelpy.cli.simulation_choices import ClusterChoices, TraceChoices, takes_choices
 from gavelpy.errors import GavelError, InvalidInput
 from gavelpy.model.job import Trace
 from gavelpy.policies.policy_file import is_in_file, split_name
@@ -70,18 +70,16 @@ class CellOption:
             return str((directory / str(given)).resolve())
         if not self.is_flag and not isinstance(given, str):
             raise InvalidInput(f"{self.name} must be a text in quotes, got {given!r}")
-        if self.name == "policy" and is_in_file(given.partition("@")[0] if isinstance(given, str) else ""):
-            return str((directory / str(given)).resolve())
-        return given
+        is_file = self.name == "policy" and is_in_file(str(given).partition("@")[0])
+        is_file = is_file or (self.name == "cluster" and ClusterChoices(cluster=str(given)).is_file)
+        return str((directory / str(given)).resolve()) if is_file else given
 
 
 @cache
 def cell_options() -> Mapping[str, CellOption]:
     """The options of cells by name: those of `gavel simulate` without its outputs."""
     found = {}
-    for name, parameter in _parameters().items():
-        if name in _NOT_OPTIONS:
-            continue
+    for name, parameter in option_parameters().items():
         kind, *details = getattr(parameter.annotation, "__metadata__", ()) and (
             parameter.annotation.__origin__,
             *parameter.annotation.__metadata__,
@@ -92,8 +90,10 @@ def cell_options() -> Mapping[str, CellOption]:
     return found
 
 
-def _parameters() -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(_BUILD).parameters
+def option_parameters() -> Mapping[str, inspect.Parameter]:
+    """The options as parameters of a function, with typer's annotations."""
+    parameters = inspect.signature(_BUILD).parameters
+    return {name: one for name, one in parameters.items() if name not in _NOT_OPTIONS}
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,8 @@ class Cell:
     def of(cls, options: Mapping[str, Scalar]) -> Cell:
         """The cell with these options; reads its files for their hashes."""
         paths = {name: Path(str(value)) for name, value in options.items() if cell_options()[name].is_path}
+        if ClusterChoices(cluster=(cluster := str(options.get("cluster", "")))).is_file:
+            paths["cluster"] = Path(cluster)
         policy = str(options.get("policy", ""))
         if is_in_file(policy.partition("@")[0]):
             paths["policy"] = Path(split_name(policy)[0].rpartition(":")[0])
@@ -130,7 +132,7 @@ class Cell:
 
     def experiment(self) -> Experiment:
         """The experiment; raises InvalidInput. The trace that the process read last is not read again."""
-        values = {name: one.default for name, one in _parameters().items() if name not in _NOT_OPTIONS}
+        values = {name: one.default for name, one in option_parameters().items()}
         values |= {name: Path(str(v)) if cell_options()[name].is_path else v for name, v in self.options.items()}
         of_trace = {name: self.contents.get(name, value) for name, value in self.options.items() if name in _OF_TRACES}
         if "generate" in self.options:

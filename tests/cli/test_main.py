@@ -23,6 +23,7 @@ COMMANDS = (
     ("simulate",),
     ("sweep",),
     ("whatif",),
+    ("capacity",),
     ("allocate",),
     ("policies",),
     ("demo",),

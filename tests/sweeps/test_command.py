@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pandas as pd
 import pytest
 
@@ -14,12 +12,6 @@ from tests.conftest import PROJECT
 pytest.importorskip("pyarrow")
 
 FILE = 'generate = 6\ncluster = "v100:2,k80:2"\nrate_per_h = [2, 4]\nseed = [0, 1]\npolicy = "fifo"\n'
-
-
-@pytest.fixture
-def gavel(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Gavel:
-    monkeypatch.chdir(tmp_path)
-    return Gavel(tmp_path, capsys)
 
 
 def test_sweep_prints_means_with_intervals_and_writes_a_table(gavel: Gavel) -> None:
