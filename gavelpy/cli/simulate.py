@@ -82,12 +82,13 @@ def experiment_of(
         throughputs = Path(file.config.throughputs.file)
     packs = settings.mechanism.packing
     table = believed_table_of(throughputs)
+    trace = already_read or traces.read(new, table, runs.seed)
     return Experiment(
         runs=runs.policies(file),
-        cluster=nodes.build(file.config.prices.usd_per_gpu_h if file is not None else {}),
+        cluster=nodes.build(file.config.prices.usd_per_gpu_h if file is not None else {}, trace),
         settings=settings,
         window=p.window(runs.window) if runs.window is not None else None,
-        trace=already_read or traces.read(new, table, runs.seed),
+        trace=trace,
         seed=runs.seed,
         throughputs=_pairs(table, throughputs) if packs else None,
         learning=rates.build(file.config.throughputs.profile_gpu_s if file is not None else 0.0),

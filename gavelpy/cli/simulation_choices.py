@@ -71,9 +71,20 @@ class TraceChoices(FormatChoices):
 
     trace: o.OptionalTraceArgument = None
     generate: o.GenerateOption = None
+    node_events: o.NodeEventsOption = None
 
     def read(self, new: p.GeneratorChoices, table: ThroughputTable, seed: int) -> Trace:
-        """The trace; jobs without rates of their own get those of `table`."""
+        """The trace, with node events; jobs without rates of their own get those of `table`."""
+        trace = self._jobs(new, table, seed)
+        if not self.node_events:
+            return trace
+        from gavelpy.traces.node_events import hashes_of, read_node_events
+
+        changes = read_node_events(self.node_events)
+        provenance = {**trace.provenance, "node_events": hashes_of(self.node_events)}
+        return replace(trace, node_changes=changes, provenance=provenance)
+
+    def _jobs(self, new: p.GeneratorChoices, table: ThroughputTable, seed: int) -> Trace:
         if (self.trace is None) == (self.generate is None):
             raise InvalidInput(
                 "simulate takes either a TRACE or --generate N, got " + ("neither" if self.trace is None else "both")
@@ -86,7 +97,7 @@ class TraceChoices(FormatChoices):
             p.warn_of_trace(found)
             return _warned_of_unknown(found)
         for name, value in given(vars(self)).items():
-            if name not in ("trace", "generate"):
+            if name not in ("trace", "generate", "node_events"):
                 option = name.removesuffix("_format").replace("_", "-")
                 raise InvalidInput(f"--{option} needs a TRACE, got {value!r} with --generate")
         import numpy as np
@@ -122,13 +133,17 @@ class ClusterChoices:
         """Whether the cluster is a file."""
         return self.cluster.endswith(_CLUSTER_FILES)
 
-    def build(self, usual: Mapping[str, float]) -> Cluster:
+    def build(self, usual: Mapping[str, float], trace: Trace) -> Cluster:
         """The cluster. Prices that are not given are the `usual` ones, or list prices."""
         from gavelpy.model.cluster import Cluster
 
         text = self.cluster
         if self.is_file:
-            return self._from_file(text, usual)
+            from gavelpy.traces.cluster_file import read_cluster
+
+            return self._priced(read_cluster(text), usual)
+        if text in (OF_TRACE, OF_EVENTS):
+            return self._priced(_nodes_of(trace, text), usual)
         if any(len(part) > 100 for part in text.split(",")):  # int() refuses numbers of thousands of digits
             raise InvalidInput(f"--cluster must look like v100:36,k80:12, got {text[:60]!r}...")
         bare = Cluster.parse(text, gpus_per_node=self.gpus_per_node)
@@ -143,11 +158,8 @@ class ClusterChoices:
         priced = Cluster.parse(text, gpus_per_node=self.gpus_per_node, price_usd_per_gpu_h=usd_per_gpu_h)
         return priced.with_amounts(*amounts)
 
-    def _from_file(self, file: str, usual: Mapping[str, float]) -> Cluster:
-        """The cluster in a file; prices of the command line replace the file's, and these list prices."""
-        from gavelpy.traces.cluster_file import read_cluster
-
-        cluster = read_cluster(file)
+    def _priced(self, cluster: Cluster, usual: Mapping[str, float]) -> Cluster:
+        """The cluster with prices: those of the command line replace its own, and these list prices."""
         given = p.prices(self.prices) if self.prices is not None else {}
         for gpu_type in given:
             if gpu_type not in cluster.gpu_types:
@@ -157,6 +169,22 @@ class ClusterChoices:
         usd = list_prices(cluster.gpu_types) | usual | dict(cluster.price_usd_per_gpu_h) | given
         amounts = p.node_resources(self.node_resources) if self.node_resources is not None else ({}, {})
         return replace(cluster, price_usd_per_gpu_h=usd).with_amounts(*amounts)
+
+
+OF_TRACE, OF_EVENTS = "trace", "none"  # --cluster: the nodes of the trace; only those of --node-events
+
+
+def _nodes_of(trace: Trace, text: str) -> Cluster:
+    """The nodes of the trace, or none, with the GPU types of nodes that join later."""
+    from gavelpy.model.cluster import Cluster
+
+    nodes = trace.nodes if text == OF_TRACE else ()
+    if text == OF_TRACE and not nodes:
+        raise InvalidInput(f"--cluster trace needs a trace with nodes, got {trace.name!r} without")
+    if not nodes and not trace.node_changes:
+        raise InvalidInput("--cluster none needs --node-events FILE, got none")
+    types = dict.fromkeys(node.gpu_type for node in (*nodes, *(change.node for change in trace.node_changes)))
+    return Cluster(tuple(nodes), tuple(types))
 
 
 def list_prices(gpu_types: Sequence[str]) -> dict[str, float]:

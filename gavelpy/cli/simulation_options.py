@@ -42,6 +42,16 @@ ClusterOption = Annotated[
         help="Number of GPUs of each type, or a file (.csv or .toml) with nodes, racks and prices.",
     ),
 ]
+NodeEventsOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--node-events",
+        metavar="FILE",
+        rich_help_panel=CLUSTER,
+        help="Nodes that join, drain or are lost during the simulation: our CSV, or SkyPilot's availability of spot "
+        "nodes (JSON). Repeatable.",
+    ),
+]
 GpusPerNodeOption = Annotated[
     int,
     typer.Option(

@@ -21,6 +21,7 @@ from gavelpy.model.software import OF_NODE, Software
 
 if TYPE_CHECKING:
     from gavelpy.model.cluster import ClusterNode
+    from gavelpy.model.cluster_changes import ClusterChange
 
 # A serial is a row number that is never reused; an id is a name given by a user.
 JobId = NewType("JobId", str)
@@ -307,6 +308,7 @@ class Trace:
     name: str = ""
     cancelled_s: Floats = field(default_factory=lambda: np.zeros(0))  # (J,) time when its user cancels it; inf = never
     nodes: tuple[ClusterNode, ...] = ()  # of the cluster on which the jobs ran
+    node_changes: tuple[ClusterChange, ...] = ()  # nodes that join, drain or are lost, in order of time
     provenance: Mapping[str, Any] = field(default_factory=dict)  # source, rule and seed, as JSON values
 
     def __post_init__(self) -> None:

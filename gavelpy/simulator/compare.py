@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gavelpy.engine import Engine
 from gavelpy.errors import InvalidInput
@@ -21,6 +21,7 @@ from gavelpy.simulator.job_sizes import as_requested
 from gavelpy.simulator.metrics import SimulationResult, with_fairness
 from gavelpy.simulator.settings import SimulationSettings
 from gavelpy.simulator.simulate import Progress, Simulation, Stop, never
+from gavelpy.simulator.trace_events import with_events
 
 if TYPE_CHECKING:
     from gavelpy.simulator.estimation import Estimation, Learning
@@ -57,6 +58,7 @@ def compare(
     if len(set(labels)) != len(labels) or not runs:
         raise InvalidInput(f"policies must be named, each once, got {', '.join(labels) or 'none'}")
     settings = settings or SimulationSettings()
+    cluster, events = with_events(trace, cluster)
     baseline = PolicyRun(ISOLATED)
     prompt = replace(settings, mechanism=replace(settings.mechanism, move_lag_s=0.0))
     everything = [*runs, baseline] if fairness and baseline not in runs else list(runs)
@@ -79,6 +81,7 @@ def compare(
             label=run.label,
             progress=progress,
             stop=stop,
+            node_events=events,
         )
         results[run.label] = _journaled(simulation, run, journal_directory if run in runs else None)
     isolated, found = results.get(ISOLATED), {label: results[label] for label in labels if label in results}
@@ -103,7 +106,9 @@ def simulate(
     settings = settings or SimulationSettings()
     run = PolicyRun(policy, blind)
     engine = engine_for(run, settings, throughputs)
-    return Simulation(trace, cluster, engine, settings, seed=seed, window=window, label=run.label).run()
+    cluster, events = with_events(trace, cluster)
+    options: dict[str, Any] = {"seed": seed, "window": window, "label": run.label, "node_events": events}
+    return Simulation(trace, cluster, engine, settings, **options).run()
 
 
 def engine_for(

@@ -49,4 +49,4 @@ def as_requested(trace: Trace) -> Trace:
     if not any(job.sizes for job in trace.jobs):
         return trace
     jobs = tuple(replace(job, sizes=(), rates_by_size={}) if job.sizes else job for job in trace.jobs)
-    return Trace(jobs, trace.arrival_s, trace.name)
+    return replace(trace, jobs=jobs)

@@ -30,6 +30,7 @@ from gavelpy.mechanism.events import (
     AllocationSolved,
     ConfigChanged,
     Event,
+    JobCancelled,
     JobSubmitted,
     NodeJoined,
     PriceChanged,
@@ -95,7 +96,7 @@ class Simulation(VirtualScheduler):
         stop: Stop = never,
         estimation: Estimation | None = None,
         throughputs: ThroughputTable | None = None,
-        node_events: Iterable[tuple[float, NodeEvent]] = (),
+        node_events: Iterable[tuple[float, NodeEvent | JobCancelled]] = (),
     ) -> None:
         check_known(trace.jobs, settings.mechanism)
         refuse_needs(engine.policy, trace.jobs)
