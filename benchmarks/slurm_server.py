@@ -1,6 +1,7 @@
 """A temporary Slurm: munged, slurmctld and a slurmd per node, on loopback, in one directory.
 
-Debian's packages: slurmctld slurmd slurm-client munge slurm-wlm-basic-plugins. Slurm must run as root.
+Debian's packages: slurmctld slurmd slurm-client munge slurm-wlm-basic-plugins; for accounting (`sacct`) also slurmdbd
+slurm-wlm-mysql-plugin mariadb-server. Slurm must run as root.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from types import TracebackType
 from gavelpy.errors import InvalidInput
 from gavelpy.runtime.local_cluster import free_port, wait_until
 
+ACCOUNTING_PROGRAMS = ("slurmdbd", "mariadbd", "mariadb-install-db", "sacct")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "sinfo")
 GPUS = 2
 START_S = 30.0
@@ -51,24 +53,51 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
 
-def missing() -> str:
+_ACCOUNTING = """\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort={port}
+AccountingStoragePass={directory}/munge.socket
+AccountingStorageTRES=gres/gpu,gres/gpu:{gpu_type}
+JobAcctGatherType=jobacct_gather/none
+"""
+_DATABASE = """\
+AuthType=auth/munge
+AuthInfo=socket={directory}/munge.socket
+DbdHost=localhost
+DbdAddr=127.0.0.1
+DbdPort={port}
+SlurmUser=root
+PidFile={directory}/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={storage_port}
+StorageUser=root
+StorageLoc=slurm
+"""
+
+
+def missing(*, accounting: bool = False) -> str:
     """Why Slurm cannot be started here; empty = it can."""
-    absent = [name for name in PROGRAMS if shutil.which(name, path=_path()) is None]
+    names = (*PROGRAMS, *(ACCOUNTING_PROGRAMS if accounting else ()))
+    absent = [name for name in names if shutil.which(name, path=_path()) is None]
     if absent:
-        return f"no {', '.join(absent)} here; Debian: slurmctld slurmd slurm-client munge slurm-wlm-basic-plugins"
+        more = " slurmdbd slurm-wlm-mysql-plugin mariadb-server" if accounting else ""
+        return f"no {', '.join(absent)} here; Debian: slurmctld slurmd slurm-client munge slurm-wlm-basic-plugins{more}"
     return "" if os.geteuid() == 0 else "Slurm must be started by root"
 
 
 class SlurmServer:
     """A context manager; `slurmctld` can be killed and restarted."""
 
-    def __init__(self, directory: Path, nodes: Sequence[str]) -> None:
+    def __init__(self, directory: Path, nodes: Sequence[str], *, accounting: str = "") -> None:
         self.directory = directory
         self.nodes = nodes
+        self.accounting = accounting  # GPU type that accounting names; empty = no accounting
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> SlurmServer:
-        if problem := missing():
+        if problem := missing(accounting=bool(self.accounting)):
             raise InvalidInput(problem)
         self._configure()
         key, log, socket_file = (self.directory / name for name in ("munge.key", "munge.log", "munge.socket"))
@@ -77,6 +106,8 @@ class SlurmServer:
             f"--pid-file={self.directory / 'munge.pid'}", f"--seed-file={self.directory / 'munge.seed'}",
         )  # fmt: skip
         wait_until(socket_file.exists, "munged listens", START_S)
+        if self.accounting:
+            self._start_accounting()
         self.start_controller()
         for node in self.nodes:
             self._start("slurmd", "-D", "-N", node, name=node)
@@ -97,6 +128,21 @@ class SlurmServer:
         self._start("slurmctld", "-D")
         wait_until(lambda: self.run("squeue", "-h") is not None, "slurmctld answers", START_S)
         return time.monotonic() - began_s
+
+    def _start_accounting(self) -> None:
+        data, socket_file, port = self.directory / "data", self.directory / "maria.socket", free_port()
+        made = self.run("mariadb-install-db", "--no-defaults", f"--datadir={data}", "--user=root")
+        assert made is not None, "mariadb-install-db failed"
+        self._start(
+            "mariadbd", "--no-defaults", f"--datadir={data}", f"--socket={socket_file}", f"--port={port}",
+            "--bind-address=127.0.0.1", "--user=root", "--skip-grant-tables", f"--pid-file={self.directory}/maria.pid",
+        )  # fmt: skip
+        wait_until(socket_file.exists, "MariaDB listens", START_S)
+        file = self.directory / "slurmdbd.conf"
+        file.write_text(_DATABASE.format(directory=self.directory, port=self._accounting_port, storage_port=port))
+        file.chmod(0o600)
+        self._start("slurmdbd", "-D")
+        wait_until(lambda: self.run("sacctmgr", "-n", "show", "cluster") is not None, "slurmdbd answers", START_S)
 
     def kill_controller(self) -> None:
         """Kills slurmctld with SIGKILL."""
@@ -123,14 +169,19 @@ class SlurmServer:
         key = self.directory / "munge.key"
         key.write_bytes(secrets.token_bytes(1024))
         key.chmod(0o600)
+        kind = f"gpu:{self.accounting}" if self.accounting else "gpu"
         nodes = "\n".join(
-            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} CPUs=64 Gres=gpu:{GPUS}"
+            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} CPUs=64 Gres={kind}:{GPUS}"
             for node in self.nodes
         )
         text = _CONFIG.format(host=host, port=free_port(), directory=self.directory, nodes=nodes)
+        if self.accounting:
+            self._accounting_port = free_port()
+            text += _ACCOUNTING.format(directory=self.directory, port=self._accounting_port, gpu_type=self.accounting)
         (self.directory / "slurm.conf").write_text(text)
         files = f"{self.directory}/gpu[0-{GPUS - 1}]"
-        (self.directory / "gres.conf").write_text(f"Name=gpu File={files}\n")
+        of_type = f"Type={self.accounting} " if self.accounting else ""
+        (self.directory / "gres.conf").write_text(f"Name=gpu {of_type}File={files}\n")
 
     def _start(self, program: str, *arguments: str, name: str = "") -> None:
         path = shutil.which(program, path=_path())
