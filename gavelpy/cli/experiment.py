@@ -11,6 +11,7 @@ from gavelpy.cli.output import notify
 from gavelpy.cli.progress import interruptible, shown_progress
 
 if TYPE_CHECKING:
+    from gavelpy.mechanism.settings import MechanismSettings
     from gavelpy.model.cluster import Cluster
     from gavelpy.model.job import Trace
     from gavelpy.model.throughput import ThroughputTable
@@ -70,6 +71,7 @@ class Experiment:
             "move_lag_s": mechanism.move_lag_s,
             "retry_s": mechanism.retry_s,
             "retry_max_s": mechanism.retry_max_s,
+            **_placement(mechanism),
             **({"teams": [asdict(team) for team in mechanism.teams]} if mechanism.teams else {}),
             **self._by_policy("move_lag_s"),
             **self._by_policy("solve_interval_s"),
@@ -85,6 +87,13 @@ class Experiment:
         values = {label: getattr(settings.mechanism, name) for label, settings in by_label.items()}
         others = {label: value for label, value in values.items() if value != getattr(self.settings.mechanism, name)}
         return {f"{name}_by_policy": others} if others else {}
+
+
+def _placement(mechanism: MechanismSettings) -> dict[str, Any]:  # Any: JSON values
+    """The settings of placement that are not the defaults."""
+    names = ("placement", "consolidate_s")
+    default = type(mechanism)()
+    return {name: value for name in names if (value := getattr(mechanism, name)) != getattr(default, name)}
 
 
 def _amounts(cluster: Cluster) -> dict[str, dict[str, list[float]]]:

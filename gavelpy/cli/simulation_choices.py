@@ -255,6 +255,8 @@ class MechanismChoices:
     move_lag_s: o.MoveLagOption = None
     retry_s: o.RetryOption = None
     retry_max_s: o.RetryMaxOption = None
+    placement: o.PlacementOption = None
+    consolidate_s: o.ConsolidateOption = None
     packing: o.PackingOption = False
     teams: o.TeamsOption = None
 

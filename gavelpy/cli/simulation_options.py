@@ -161,6 +161,18 @@ RetryOption = Annotated[
     ),
 ]
 RetryMaxOption = Annotated[float | None, seconds(86_400, "Longest delay before a restart. Default: 300.")]
+PlacementOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        rich_help_panel=ROUNDS,
+        help="Which nodes new leases get: best_fit, first_fit, random or fgd. Default: best_fit.",
+    ),
+]
+ConsolidateOption = Annotated[
+    float | None,
+    seconds(604_800, "How long a gang waits for one node, then for one rack and so on. Default: 0, it does not wait."),
+]
 PackingOption = Annotated[
     bool,
     typer.Option(

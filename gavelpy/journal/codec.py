@@ -92,7 +92,7 @@ VALUED = 13  # jobs that state what their end is worth
 CHOSEN = 13  # an allocation that names the configurations of the next round
 MEASURED = 13  # the GPU memory that jobs use; settings: whether it counts as declared
 PRICED = 14  # an allocation in which other resources than GPUs, or quotas of teams, are worth something
-LOCATED = 15  # the rack, zone and region of a node
+LOCATED = 15  # the rack, zone and region of a node; settings: placement and consolidation
 TIMED = 15  # what stops and starts cost jobs, as measured
 NEWEST = 15
 OLDEST = 1  # that can be read
@@ -107,7 +107,7 @@ _LATER = {  # newest version of an event, if above VERSION
     "JobsReleased": ORDERED,
     "JobsRequeued": ORDERED,
     "PriorityChanged": RANKED,
-    "ConfigChanged": MEASURED,
+    "ConfigChanged": LOCATED,
     "GpuMemoryMeasured": MEASURED,
     "NodeJoined": LOCATED,
     "TurnMeasured": TIMED,
@@ -181,7 +181,7 @@ _LATER_SETTINGS = {"packing": PACKED, "lease_min_s": GUARDED, "retry_s": GUARDED
                    "solve_at_least_every_s": AGEING, "system_failures_max": CLASSED,
                    "priorities": RANKED, "move_lag_s": LAGGING, "teams": TEAMED,
                    "jobs_running_a_user_max": LIMITED, "gpus_a_user_max": LIMITED, "gpu_types": LIMITED,
-                   "packing_measured": MEASURED}  # fmt: skip
+                   "packing_measured": MEASURED, "placement": LOCATED, "consolidate_s": LOCATED}  # fmt: skip
 _LATER_OF_JOBS = {  # a job without them needs no version
     "time_s": ORDERED,
     "stall_s": ORDERED,

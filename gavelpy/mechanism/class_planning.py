@@ -18,6 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from gavelpy.mechanism import non_preemptible, reservations
+from gavelpy.mechanism.consolidation import Tried, planned
 from gavelpy.mechanism.domains import can_run
 from gavelpy.mechanism.eligibility import NOT_HELD
 from gavelpy.mechanism.events import NO_INTS
@@ -32,6 +33,20 @@ from gavelpy.model.arrays import Bools, Ints
 
 
 def round(planner: Planner, rows: Ints, capacity: Ints) -> tuple[Chosen, bool]:
+    """As `_with_held`, but gangs wait for GPUs that are close together: see `consolidation`."""
+    if not planner.settings.consolidate_s:
+        return _with_held(planner, rows, capacity)
+    jobs, is_by_urgency = planner.leases.jobs, [True]
+
+    def plan(rows: Ints) -> Tried:
+        chosen, is_by_urgency[0] = _with_held(planner, rows, capacity)
+        stays = jobs.marks(np.union1d(planner.staying(chosen), planner.fixed))
+        return Tried(chosen, chosen.among(~stays[chosen.jobs]), jobs.leased[~stays[jobs.leased]])
+
+    return planned(planner, rows, plan).chosen, is_by_urgency[0]
+
+
+def _with_held(planner: Planner, rows: Ints, capacity: Ints) -> tuple[Chosen, bool]:
     """Jobs among `rows` that run in the coming round, and whether they were chosen by urgency alone.
 
     `capacity` (L,): GPUs of each domain that may be allocated. A held job gets no other GPUs than those of its lease:
@@ -112,6 +127,19 @@ def _round(planner: Planner, rows: Ints, capacity: Ints) -> tuple[Chosen, bool]:
 
 
 def filled(planner: Planner, rows: Ints) -> tuple[Chosen, Ints]:
+    """As `_filled_parts`, but gangs wait for GPUs that are close together: see `consolidation`."""
+    if not planner.settings.consolidate_s:
+        return _filled_parts(planner, rows)
+
+    def plan(rows: Ints) -> Tried:
+        chosen, leaving = _filled_parts(planner, rows)
+        return Tried(chosen, chosen, leaving)
+
+    found = planned(planner, rows, plan)
+    return found.chosen, found.leaving
+
+
+def _filled_parts(planner: Planner, rows: Ints) -> tuple[Chosen, Ints]:
     """Waiting jobs that get GPUs within a round, and the jobs of lower classes that lose theirs for it.
 
     `rows` are all jobs that can run. A job that loses its GPUs may get others in the same plan.

@@ -96,7 +96,7 @@ class SchedulerCore:
         self.settings, self._check = settings or MechanismSettings(), check
         self.pool = GpuPool()
         self.jobs = JobTable(type_count=0)
-        self.leases = LeaseBook(self.jobs, self.pool)
+        self.leases = LeaseBook(self.jobs, self.pool, self.settings)
         self.question, self.throughput = AllocationRequest(), ThroughputRequest()
         self.exempt = non_preemptible.ALL_PREEMPTIBLE  # recomputed after each event
         self.kept: Ints = priority_classes.NONE_KEPT  # the same, by class and type
@@ -189,7 +189,7 @@ class SchedulerCore:
         settings, question = self.settings, self.question
         if self.awaiting:
             return max(self.now_s, min(question.asked_s + settings.solve_patience_s, self.window_due_s))
-        due_s = min(self.attention_s, self.round_end_s, self.retry_due_s, self.window_due_s)
+        due_s = min(self.attention_s, self.round_end_s, self.retry_due_s, self.window_due_s, self.jobs.relax_s)
         may_ask = settings.solve_within_round or not self.is_in_round
         if question.open_epoch == NONE_OPEN and may_ask:
             due_s = min(due_s, question.due_s(settings.solve_interval_s))
@@ -217,7 +217,7 @@ class SchedulerCore:
     def _wakeup(self, event: WakeupDue) -> list[Command]:
         if self.now_s >= self.window_due_s:
             windows.enter(self)
-        self.attention_s, self.woken_s = NEVER_S, self.now_s
+        self.attention_s, self.woken_s, self.jobs.relax_s = NEVER_S, self.now_s, NEVER_S
         if not self._is_plain:
             windows.keep(self)  # time has passed
         if self.now_s >= self.retry_due_s:

@@ -43,7 +43,8 @@ class GpuPool:
         self.any_lacking = False
         self.node_amounts: list[tuple[int, int]] = []  # CPU cores and memory; see node_resources
         self.any_amounts = False
-        self.node_place: list[tuple[str, str, str]] = []  # rack, zone and region; see topology
+        self.node_place: list[tuple[str, str, str]] = []  # rack, zone and region
+        self.groups: dict[int, Ints] | None = None  # by level, what follows from them: see topology
         self.strained: set[int] = set()  # rows of nodes that have reported less than leases there use
         self.node_directory: list[int] = []  # row of the directory it writes checkpoints to, as last seen
         self.directories: list[str] = [""]  # ids; the cluster's is empty until a node reports it
@@ -75,7 +76,7 @@ class GpuPool:
             self.gpu_types = (*self.gpu_types, gpu_type)
             self.price_usd_per_gpu_h.append(0.0)
         kind = self.gpu_types.index(gpu_type)
-        self._counts = self._free = self._domain_counts = self._domains = None
+        self._counts = self._free = self._domain_counts = self._domains = self.groups = None
         row = self.node_row.get(node_id)
         if row is None and (row := self._free_row(gpu_count)) is not None:
             self.node_ids[row], self.node_row[node_id] = node_id, row
@@ -114,7 +115,7 @@ class GpuPool:
         row = self.node_row.pop(node_id)
         self.node_ids[row], self.node_reserved[row], self.node_part[row] = RETIRED, "", 0
         self.node_lacks[row], self.node_agent[row], self.node_amounts[row] = (), "", (0, 0)
-        self.node_place[row] = NO_PLACE
+        self.node_place[row], self.groups = NO_PLACE, None
         self.present[self.node_of == row] = False
         self.any_lacking = any(self.node_lacks)
         self.set_directory(row, CLUSTERS)

@@ -93,7 +93,7 @@ def reconfigure(core: SchedulerCore, settings: MechanismSettings) -> None:
     """Puts other settings of the core in force."""
     jobs = core.jobs
     core.settle()  # books the time up to now under the old settings
-    core.settings = settings
+    core.settings = core.leases.settings = settings
     booking.limit_lag(jobs, settings.rules.lag_max_s(settings))  # lags count up to the new limit
     priority_classes.rank_jobs(jobs, settings)
     if not settings.lease_min_s and jobs.any_held:

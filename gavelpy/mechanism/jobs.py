@@ -13,6 +13,7 @@ from gavelpy.mechanism.identities import Identities, by_serial
 from gavelpy.mechanism.lifecycle import LAST_ALIVE, JobFact, JobState, Resumes, states_after
 from gavelpy.mechanism.node_resources import needs_of
 from gavelpy.mechanism.sizes import JobSizes
+from gavelpy.mechanism.waiting import Apart
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.completion_value import CompletionValue
 from gavelpy.model.job import JobId, JobSpec, lost_spec
@@ -118,6 +119,8 @@ class JobTable:
         self.lost_leases: dict[int, dict[int, Ints]] = {}  # GPUs by job and lease; see reports
         self.loss_nodes: dict[int, list[int]] = {}  # rows of the nodes of consecutive losses, by job; see eligibility
         self.dependents: dict[int, list[int]] = {}  # jobs that come after a job that is not over; see eligibility
+        self.apart: dict[int, Apart] = {}  # of jobs that waited for GPUs in one place; see consolidation
+        self.relax_s = math.inf  # when the next of them may be further apart
         self.sizes: dict[int, JobSizes] = {}  # of jobs with several, active or over
         self.measured_gib: dict[int, float] = {}  # most GPU memory that jobs, active or over, used; see gpu_memory
         self.limited: dict[int, None] = {}  # unfinished jobs with a choice of nodes, in order; see node_sets

@@ -14,18 +14,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gavelpy.mechanism import booking, priority_classes
+from gavelpy.mechanism import booking, consolidation, priority_classes
 from gavelpy.mechanism.gpus import CLUSTERS, NONE, GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import JobFact, JobState
 from gavelpy.mechanism.node_resources import NodeLimits
 from gavelpy.mechanism.node_sets import ALL_GPUS, NodeSets, Room, node_sets
 from gavelpy.mechanism.placement import nodes_to_avoid, place, steer
+from gavelpy.mechanism.strategies import STRATEGIES, PlacementRule, place_by
 from gavelpy.mechanism.taking import Chosen
+from gavelpy.mechanism.topology import groups
 from gavelpy.model.arrays import Bools, Ints
+
+if TYPE_CHECKING:
+    from gavelpy.mechanism.settings import MechanismSettings
 
 NOT_RUNNING_S = -1.0
 _NO_OFFSETS: Ints = np.zeros(1, dtype=np.int64)
@@ -34,9 +40,10 @@ _NO_OFFSETS: Ints = np.zeros(1, dtype=np.int64)
 class LeaseBook:
     """Assigns lease serials, and keeps the tables of jobs and GPUs consistent."""
 
-    def __init__(self, jobs: JobTable, pool: GpuPool) -> None:
+    def __init__(self, jobs: JobTable, pool: GpuPool, settings: MechanismSettings) -> None:
         self.jobs = jobs
         self.pool = pool
+        self.settings = settings  # of the core
         self.next_lease = 0
         self.in_force = 0  # leases granted or running
 
@@ -121,7 +128,9 @@ class LeaseBook:
         taken = [jobs.gpus_held(row).copy() for row in leaving.tolist()] if np.count_nonzero(jobs.rank[leaving]) else []
         self.revoke(leaving, now_s)
         rows, domains, partner, sizes = chosen
-        offsets, gpus = self._placed(chosen, sets)
+        offsets, gpus = self.placed(chosen, sets, pool.usable & (pool.job == NONE), now_s)
+        if jobs.apart:
+            consolidation.started(jobs, rows)
         granted = np.arange(self.next_lease, self.next_lease + len(rows))
         self.next_lease, self.in_force = self.next_lease + len(rows), self.in_force + len(rows)
         jobs.change(rows, JobFact.GRANTED)
@@ -156,6 +165,8 @@ class LeaseBook:
     def _is_simple(self, row: int) -> bool:
         """Whether a job may get any GPUs of a type, with consecutive numbers by node, and no job is co-located."""
         jobs, pool = self.jobs, self.pool
+        if self.has_rule or self.settings.consolidate_s:
+            return False
         is_anywhere = pool.shares_checkpoints and pool.in_order and not jobs.claims.count
         return bool(is_anywhere and not jobs.loss_nodes and jobs.avoid[row] < 0 and not jobs.smallest[row])
 
@@ -183,14 +194,22 @@ class LeaseBook:
         comes_too = self.jobs.marks(rows)[partner]
         return np.asarray((partner >= 0) & (~comes_too | (partner < rows)))
 
-    def _placed(self, chosen: Chosen, sets: NodeSets | None) -> tuple[Ints, Ints]:
-        """GPU rows of each job, in the format of `place`; the second job of a pair gets those of the first."""
+    @property
+    def has_rule(self) -> bool:
+        """Whether leases are placed by a strategy other than `place`, or by racks or zones."""
+        return self.settings.placement != STRATEGIES[0] or len(groups(self.pool)) > 2
+
+    def placed(self, chosen: Chosen, sets: NodeSets | None, free: Bools, now_s: float) -> tuple[Ints, Ints]:
+        """GPU rows of each job among `free` (G,), in the format of `place`.
+
+        The second job of a pair gets those of the first.
+        """
         jobs = self.jobs
         rows, partner = chosen.jobs, chosen.partner
         if not jobs.claims.count or not (is_second := self._is_second(chosen)).any():
-            return self._placed_anew(chosen, sets)
+            return self._placed_anew(chosen, sets, free, now_s)
         own = np.flatnonzero(~is_second)
-        own_offsets, own_gpus = self._placed_anew(chosen.among(~is_second), sets)
+        own_offsets, own_gpus = self._placed_anew(chosen.among(~is_second), sets, free, now_s)
         found = dict(zip(rows[own].tolist(), np.split(own_gpus, own_offsets[1:-1]), strict=True)) if len(own) else {}
         beside = zip(rows.tolist(), partner.tolist(), is_second.tolist(), strict=True)
         parts = [
@@ -199,21 +218,30 @@ class LeaseBook:
         ]
         return np.concatenate([[0], np.cumsum(chosen.gpus)]), np.concatenate(parts)
 
-    def _placed_anew(self, chosen: Chosen, sets: NodeSets | None) -> tuple[Ints, Ints]:
+    def _placed_anew(self, chosen: Chosen, sets: NodeSets | None, free: Bools, now_s: float) -> tuple[Ints, Ints]:
         jobs, pool = self.jobs, self.pool
         rows, domains = chosen.jobs, chosen.domains
         if sets is not None and sets.limits is not None:
-            return _as_planned(pool, chosen, sets.limits)
-        free = pool.usable & (pool.job == NONE)
+            return _as_planned(free, chosen, sets.limits)
         avoid: dict[int, list[int]] = {}
         if jobs.loss_nodes or np.count_nonzero(jobs.avoid[rows] >= 0):
             avoid = {k: nodes for k, row in enumerate(rows.tolist()) if (nodes := nodes_to_avoid(jobs, row))}
         if sets is not None and len(rows):
             return _placed_within(pool, chosen, sets, free, avoid)
-        offsets, gpus = place(pool, free, domains, chosen.gpus)
+        if not len(rows) or not (self.has_rule or self.settings.consolidate_s):
+            offsets, gpus = place(pool, free, domains, chosen.gpus)
+        else:
+            worst = consolidation.worst_levels(self, chosen, now_s) if self.settings.consolidate_s else None
+            offsets, gpus = place_by(pool, free, domains, chosen.gpus, self._rule, worst)
         if avoid:
             steer(pool, free, domains, offsets, gpus, avoid)
         return offsets, gpus
+
+    @property
+    def _rule(self) -> PlacementRule:
+        jobs, strategy = self.jobs, self.settings.placement
+        sizes = jobs.gpus[jobs.active] if strategy == "fgd" else None
+        return PlacementRule(strategy, sizes, self.next_lease)
 
     def revoke(self, rows: Ints, now_s: float) -> None:
         """Revokes the leases of these jobs; their GPUs can be granted again at once.
@@ -269,12 +297,12 @@ class LeaseBook:
             self.pool.beside[gpus] = NONE
 
 
-def _as_planned(pool: GpuPool, chosen: Chosen, limits: NodeLimits) -> tuple[Ints, Ints]:
+def _as_planned(free: Bools, chosen: Chosen, limits: NodeLimits) -> tuple[Ints, Ints]:
     """The GPUs that the plan chose for these jobs, in the format of `place`."""
     found = [limits.granted.get(row, limits.placed.get(row)) for row in chosen.jobs.tolist()]
     flat = np.concatenate([np.zeros(0, dtype=np.int64), *(gpus for gpus in found if gpus is not None)])
     assert len(flat) == chosen.gpus.sum(), "a plan has jobs without a place"
-    assert (pool.usable[flat] & (pool.job[flat] == NONE)).all(), "a plan gave out GPUs that are not free"
+    assert free[flat].all(), "a plan gave out GPUs that are not free"
     return np.concatenate([[0], np.cumsum(chosen.gpus)]), flat
 
 

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from gavelpy.mechanism import competition, eligibility, node_resources, node_sets, priority_classes, sizes, windows
+from gavelpy.mechanism.consolidation import held_back_in_words
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.domains import NOT_PINNED, max_gang, pinned_directory
 from gavelpy.mechanism.feasibility import (
@@ -41,6 +42,7 @@ class ReasonKind(StrEnum):
     NODES_EXCLUDED = "nodes-excluded"  # there are enough GPUs, but not on the nodes that its owner allows
     NODES_TOO_SMALL = "nodes-too-small"  # there are enough GPUs, but nodes with too few CPU cores, or too little memory
     AWAITS_RESOURCES = "awaits-resources"  # GPUs are free, but too few CPU cores, or too little memory, on their nodes
+    FRAGMENTED = "fragmented"  # GPUs are free, but not close enough together for the gang
     CHECKPOINT_AWAY = "checkpoint-away"  # no node that sees the checkpoint is large enough for the job
     BEHIND_UNSAVED = "behind-unsaved"  # jobs that never saved a checkpoint hold the GPUs, and are not preempted
     AWAITS_RESERVATION = "awaits-reservation"  # it runs within a reservation only, which begins later
@@ -169,6 +171,8 @@ class _Explanation:
             return Reason(ReasonKind.BEFORE_RESERVATION, text)
         if text := self._no_room(row):
             return Reason(ReasonKind.AWAITS_RESOURCES, text)
+        if text := held_back_in_words(self.core, row):
+            return Reason(ReasonKind.FRAGMENTED, text)
         if names_round:
             text = place_in_words(self.core, row)
             return Reason(ReasonKind.BEHIND_OTHERS if text else ReasonKind.NO_SHARE, text or _NOT_NAMED)
@@ -237,10 +241,8 @@ class _Explanation:
         if not len(usable):
             here = ", ".join(pool.gpu_types) or "none"
             text = f"its throughput is zero on every GPU type of the cluster ({here})"
-            nowhere = Reason(
-                ReasonKind.RUNS_ON_NO_TYPE, (not_allowed(self.core, row) if pool.gpu_types else "") or text
-            )
-            return Reason(ReasonKind.UNKNOWN_THROUGHPUT, elsewhere) if elsewhere else nowhere
+            text = elsewhere or (not_allowed(self.core, row) if pool.gpu_types else "") or text
+            return Reason(ReasonKind.UNKNOWN_THROUGHPUT if elsewhere else ReasonKind.RUNS_ON_NO_TYPE, text)
         if len(here := usable[self.most_open[k][usable] >= gpus]):
             return self._kept_by_class(row, here)
         if (self.most_usable[k][usable] >= gpus).any():

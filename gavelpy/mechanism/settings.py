@@ -20,6 +20,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.mechanism.gpu_memory import GpuType, check_gpu_types
 from gavelpy.mechanism.priority_classes import PriorityClass, check_classes
 from gavelpy.mechanism.selection import select
+from gavelpy.mechanism.strategies import STRATEGIES
 from gavelpy.mechanism.taking import Chosen
 from gavelpy.mechanism.teams import Team, any_limits, check_teams
 from gavelpy.model.arrays import Floats, Ints
@@ -140,6 +141,8 @@ class MechanismSettings:
     priorities: tuple[PriorityClass, ...] = ()  # priority classes of jobs; empty = one class
     jobs_running_a_user_max: int = 0  # jobs of one owner that have GPUs at once; 0 = no limit
     gpus_a_user_max: int = 0  # GPUs that the jobs of one owner have at once; 0 = no limit
+    placement: str = STRATEGIES[0]  # which nodes new leases get: see strategies
+    consolidate_s: float = 0.0  # how long a gang waits for each level of closeness; 0 = it does not wait
     packing_measured: bool = False  # measured GPU memory of a job that declared none counts as declared
     gpu_types: tuple[GpuType, ...] = ()  # with known memory, which jobs share if it suffices; empty = no limits
     teams: tuple[Team, ...] = ()  # the entities of jobs; empty = those that jobs name
@@ -187,6 +190,9 @@ class MechanismSettings:
         _in_range("losses_free", self.losses_free, 0, 1_000_000)
         _in_range("jobs_running_a_user_max", self.jobs_running_a_user_max, 0, 10_000_000)
         _in_range("gpus_a_user_max", self.gpus_a_user_max, 0, 10_000_000)
+        if self.placement not in STRATEGIES:
+            raise InvalidInput(f"placement must be one of {', '.join(STRATEGIES)}, got {self.placement!r}")
+        _in_range("consolidate_s", self.consolidate_s, 0.0, 604_800.0)
         check_classes(self.priorities)
         check_gpu_types(self.gpu_types)
         if self.packing_measured and not self.packing:
@@ -218,6 +224,11 @@ SOLVE_AT_LEAST_ROUNDS = 5
 START_SETTINGS: Mapping[str, Any] = MappingProxyType(  # Any: fields of MechanismSettings
     {"retry_s": 10.0, "retry_max_s": 300.0, "losses_free": 1, "start_max_s": 300.0}
 )
+
+
+def has_placement(settings: MechanismSettings) -> bool:
+    """Whether leases are placed in another way than by default."""
+    return settings.placement != STRATEGIES[0] or bool(settings.consolidate_s)
 
 
 def _in_range(name: str, value: float, low: float, high: float) -> None:

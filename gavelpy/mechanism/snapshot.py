@@ -23,9 +23,10 @@ from gavelpy.mechanism.named_round import is_named
 from gavelpy.mechanism.node_resources import needs_of, strained
 from gavelpy.mechanism.original_gavel import DEFICIT
 from gavelpy.mechanism.requests import AllocationRequest
-from gavelpy.mechanism.settings import settings_of, settings_values
+from gavelpy.mechanism.settings import has_placement, settings_of, settings_values
 from gavelpy.mechanism.sizes import JobSizes
 from gavelpy.mechanism.snapshot_versions import upgraded
+from gavelpy.mechanism.waiting import Apart
 from gavelpy.mechanism.windows import Window
 from gavelpy.model.arrays import Ints
 from gavelpy.model.completion_value import CompletionValue
@@ -36,7 +37,7 @@ VERSION = 10
 ARCHIVED = 11  # of a core that jobs have left
 SIZED = 12  # of a core with jobs of several sizes
 NAMED = 13  # of a core with a round that the policy names, or that knows the GPU memory that jobs use
-LOCATED = 14  # of a core with nodes of which the rack, zone or region is known
+LOCATED = 14  # of a core with nodes of which the rack, zone or region is known, or with settings of placement
 TIMED = 14  # of a core that knows what stops and starts cost jobs
 NEWEST = 14
 OLDEST = 1  # version that can still be read
@@ -103,6 +104,8 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
         **({} if jobs.ids.is_plain else {"serials": jobs.ids.serials.copy(), "next_job": jobs.ids.next_serial}),
         **({"next_round": question.next_round.copy()} if is_named(question.next_round) else {}),
         **({"sizes": {str(row): own.rate.copy() for row, own in jobs.sizes.items()}} if jobs.sizes else {}),
+        **({"apart": {str(row): list(one) for row, one in jobs.apart.items()}} if jobs.apart else {}),
+        **({"relax_s": jobs.relax_s} if jobs.relax_s < np.inf else {}),
         **({"measured_gib": {str(row): gib for row, gib in jobs.measured_gib.items()}} if jobs.measured_gib else {}),
     }
 
@@ -111,7 +114,7 @@ def _version(core: SchedulerCore) -> int:
     """The lowest version that can express it."""
     if turn_costs.is_any(core.jobs, slice(core.jobs.count)):
         return TIMED
-    if _has_places(core.pool):
+    if _has_places(core.pool) or core.jobs.apart or has_placement(core.settings):
         return LOCATED
     if is_named(core.question.next_round) or core.jobs.measured_gib:
         return NAMED
@@ -220,6 +223,8 @@ def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
     for row in np.flatnonzero(jobs.smallest[: jobs.count]).tolist():
         sizes, rate = np.array(jobs.specs[row].sizes, dtype=np.int64), state["sizes"][str(row)]
         jobs.sizes[row] = JobSizes(sizes, np.array(rate, dtype=np.float64))
+    jobs.apart = {int(row): Apart(*values) for row, values in state.get("apart", {}).items()}
+    jobs.relax_s = float(state.get("relax_s", np.inf))
     jobs.measured_gib = {int(row): float(gib) for row, gib in state.get("measured_gib", {}).items()}
     jobs.booked = {int(row): str(name) for row, name in state["booked"].items()}
     jobs.limited = {row: None for row in jobs.active.tolist() if jobs.specs[row].is_limited}

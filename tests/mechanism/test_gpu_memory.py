@@ -18,7 +18,7 @@ from gavelpy.mechanism.events import (
     Outcome,
 )
 from gavelpy.mechanism.gpu_memory import MARGIN, GpuType, in_words, needed_gib
-from gavelpy.mechanism.snapshot import NEWEST, restore, snapshot
+from gavelpy.mechanism.snapshot import NAMED, restore, snapshot
 from tests.mechanism.builders import end, make_mechanism, make_spec, questions, running_core, tell, wake
 
 V100 = (GpuType("v100", 16.0),)
@@ -104,7 +104,7 @@ def test_measured_memory_is_in_journals_and_snapshots_of_its_version_and_of_no_o
     tell(core, decode(record)[1])
     again = restore(decode_state(encode_state(snapshot(core))))
 
-    assert plain < snapshot(core)["version"] == NEWEST
+    assert plain < snapshot(core)["version"] == NAMED
     assert again.jobs.measured_gib == core.jobs.measured_gib == {1: 5.25}
 
 
