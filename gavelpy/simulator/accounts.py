@@ -30,7 +30,6 @@ class Use(IntEnum):
     CHECKPOINT = 4
     LOST_WORK = 5
     SLOWDOWN = 6
-    REPORT = 7  # the job has ended, and the scheduler does not know it yet
 
 
 class LeaseAccounts:

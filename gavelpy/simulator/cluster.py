@@ -19,7 +19,16 @@ import numpy as np
 
 from gavelpy.journal.history import NO_GPUS, gpu_set
 from gavelpy.mechanism.commands import KillLease, RoundPlan
-from gavelpy.mechanism.events import Event, LeaseEnded, LeaseStarted, Outcome, ProgressReported, TurnMeasured
+from gavelpy.mechanism.events import (
+    CheckpointSaved,
+    Event,
+    FailureClass,
+    LeaseEnded,
+    LeaseStarted,
+    Outcome,
+    ProgressReported,
+    TurnMeasured,
+)
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.mechanism.turn_costs import REFERENCE_S
@@ -45,6 +54,8 @@ class VirtualCluster(VirtualLeases):
         elif len(plan.grant_jobs):
             self._start(plan.grant_jobs, plan.grant_leases, plan.grant_gpu_offsets, plan.grant_gpus, now_s)
         self._until_s = plan.until_s
+        if self.costs.interferes:
+            self._interfere(now_s)
         self._watch_finishes(self._leased() if is_longer else plan.grant_jobs)  # others are watched already
 
     def kill(self, command: KillLease, now_s: float) -> None:
@@ -107,7 +118,8 @@ class VirtualCluster(VirtualLeases):
         self.accounts.save_failed(rows, now_s)
         self.useful.gpu_s[rows] -= self.accounts.unsaved_gpu_s[rows]
         self.useful.saved_gpu_s[rows] = self.useful.gpu_s[rows]
-        self.steps_saved[rows] = self.steps_at_start[rows] = self.accounts.steps_before[rows]
+        before = self.accounts.steps_before[rows]
+        self.steps_saved[rows] = self.steps_at_start[rows] = self._reported_saved[rows] = before
         waiting = rows[self._is_leased[rows]]  # they have other leases, which begin later
         self.is_watched[waiting] = False
         self._expect_finish(waiting)
@@ -124,29 +136,43 @@ class VirtualCluster(VirtualLeases):
     def progress(self, now_s: float) -> ProgressReported | None:
         """Steps of all running jobs; None if none has made any."""
         leased = self._leased()
+        known_s = self.costs.known_at_s(leased, now_s)
+        has_begun = self.began_s[leased] < known_s
+        rows, known_s = leased[has_begun], known_s if isinstance(known_s, float) else known_s[has_begun]
+        return ProgressReported(rows, self.lease[rows], self.steps_of(rows, known_s)) if len(rows) else None
+
+    def checkpoints(self, now_s: float) -> CheckpointSaved | None:
+        """Checkpoints of running jobs that are new; None if there are none."""
+        if not self.steps.saves_meanwhile:
+            return None
+        leased = self._leased()
         rows = leased[self.began_s[leased] < now_s]
-        return ProgressReported(rows, self.lease[rows], self.steps_of(rows, now_s)) if len(rows) else None
+        self.steps.book_saves(self, rows, now_s)
+        rows = rows[self.steps_saved[rows] > self._reported_saved[rows]]
+        self._reported_saved[rows] = self.steps_saved[rows]
+        return CheckpointSaved(rows, self.lease[rows], self.steps_saved[rows]) if len(rows) else None
 
     @property
     def next_s(self) -> float:
         """Time of the next event; infinite if there is none."""
         return self._timeline.next_s
 
-    def pop(self) -> Event | None:
-        """The event at next_s, in order; None if it was cancelled meanwhile."""
+    def pop(self) -> list[Event]:
+        """The events of the next moment of the timeline, in order; empty if they were cancelled meanwhile."""
         now_s, due = self._timeline.pop()
         match due:
             case Ends():
-                return self._ended(due, now_s)
+                return [self._ended(due, now_s)]
             case Starts():
-                return self._started(due)
+                started = self._started(due)
+                return [started] if started is not None else []
             case Finish():
-                return self._finished(due, now_s)
+                return self._reached(due, now_s)
             case TurnTimes():
-                return TurnMeasured(due.jobs, due.leases, due.restart_s, due.save_s)
+                return [TurnMeasured(due.jobs, due.leases, due.restart_s, due.save_s)]
             case CoLocated():
                 self._run_co_located(due, now_s)
-                return None
+                return []
 
     def _stop(self, rows: Ints, leases: Ints, now_s: float) -> None:
         assert (self.lease[rows] == leases).all(), "a plan revokes a lease that is not in force"
@@ -164,7 +190,7 @@ class VirtualCluster(VirtualLeases):
         self.useful.lose(rows[~self.saves[rows]])
         saving, columns = rows[has_progress], (steps_before[has_progress], unsaved_gpu_s[has_progress])
         self.accounts.saving(saving, leases[has_progress], gpus[has_progress], now_s, *columns)
-        self.steps_at_start[rows] = self.steps_saved[rows] = steps_done
+        self.steps_at_start[rows] = self.steps_saved[rows] = self._reported_saved[rows] = steps_done
         self._vacate(rows, end_s, now_s)
         for moment, group in by_moment(end_s):
             self._timeline.push(moment, Ends(rows[group], leases[group], steps_done[group]))
@@ -197,16 +223,43 @@ class VirtualCluster(VirtualLeases):
         second = self._place(rows, gpus, offsets)
         where, before = gpu_set(gpus, offsets), self.gpus_before[rows]
         moved = (before != NO_GPUS) & (before != where)
-        self._lease(rows, leases, self.gpu_type_of[gpus[offsets[:-1]]], counts, start_s)
+        gpu_types = self.gpu_type_of[gpus[offsets[:-1]]]
+        self._lease(rows, leases, gpu_types, counts, start_s)
         startup = self.costs.startup(rows, moved, self.steps_at_start[rows] > 0)
         self.began_s[rows] += startup.total_s
         self.counted_s[rows] = self.began_s[rows]
         self._account(rows, counts, startup.restoring_s, startup.migrating_s)
+        if self.costs.constant is None:
+            self._impair(rows, gpu_types, offsets, gpus)
         self._expect_finish(rows)
         for moment, group in by_moment(start_s):
             started = gpus[group.repeat(counts)]
             self._timeline.push(moment, Starts(rows[group], leases[group], counts[group], started, where[group]))
         self._expect_co_location(rows[second], now_s)
+
+    def _impair(self, rows: Ints, gpu_types: Ints, offsets: Ints, gpus: Ints) -> None:
+        """Rates of leases that begin, and the steps at which they fail."""
+        self.own_factor[rows] = self.costs.rate_factor(rows, gpu_types, offsets, gpus, self.start_s[rows])
+        self.factor[rows] = self.own_factor[rows]
+        self.rate[rows] *= self.factor[rows]
+        if self.costs.fails:
+            if self.steps_end is self.steps_total:
+                self.steps_end = self.steps_total.copy()
+            done, rate = self.steps_at_start[rows], self.rate[rows]
+            self.steps_end[rows] = self.costs.steps_end(rows, done, rate, self.steps_total[rows])
+
+    def _interfere(self, now_s: float) -> None:
+        """Changes the rates of jobs that got neighbors or lost them."""
+        rows = self._leased()
+        factor = self.own_factor[rows] * self.costs.neighbors_factor(self.gpu_job, self.gpu_second, rows)
+        changed = factor != self.factor[rows]
+        if changed.any():
+            rows, factor = rows[changed], factor[changed]
+            rate = self.nominal_rate(rows)
+            self._book(rows, now_s)
+            self.counted_s[rows] = np.maximum(now_s, self.began_s[rows])
+            self.factor[rows] = factor
+            self._change_rate(rows, rate * factor, now_s)
 
     def _start_one(self, rows: Ints, leases: Ints, gpus: Ints, now_s: float) -> None:
         """As `_start`, for one job where no jobs are co-located."""
@@ -244,18 +297,50 @@ class VirtualCluster(VirtualLeases):
         self.gpus_before[rows] = due.gpu_sets[valid]
         return LeaseStarted(rows, due.leases[valid], offsets, gpus)
 
-    def _finished(self, due: Finish, now_s: float) -> Event | None:
+    def _reached(self, due: Finish, now_s: float) -> list[Event]:
+        """A job makes its last step, or fails."""
         row = due.job
         if self.lease[row] != due.lease or self.finish_s[row] != now_s:
-            return None
+            return []
+        if self.steps_end[row] < self.steps_total[row]:
+            return self._failed(np.array([row]), self.costs.failed(row, self.steps_end.item(row)), now_s)
+        found: list[Event] = [self._finished(row, now_s)]
+        if self.costs.interferes:
+            self._interfere(now_s)
+        return found
+
+    def fail(self, gpus: Ints, now_s: float) -> list[Event]:
+        """The running jobs on these GPUs fail, as their GPUs do."""
+        rows = np.setdiff1d(np.concatenate([self.gpu_job[gpus], self.gpu_second[gpus]]), [NONE])
+        rows = rows[self.start_s[rows] < now_s]
+        return self._failed(rows, FailureClass.SYSTEM, now_s) if len(rows) else []
+
+    def _failed(self, rows: Ints, failure: FailureClass, now_s: float) -> list[Event]:
+        """Leases of jobs fail now, at steps that nodes report."""
+        self._book(rows, now_s)
+        leases, steps, saved = self.lease[rows], self.steps_at_start[rows], self.steps_saved[rows]
+        self._close(rows, now_s, np.zeros(len(rows), dtype=np.bool_))
+        self.useful.lose(rows)
+        self.steps_at_start[rows] = saved
+        self._vacate(rows, np.full(len(rows), now_s), now_s)
+        if self.costs.interferes:
+            self._interfere(now_s)
+        new = saved > self._reported_saved[rows]
+        self._reported_saved[rows] = saved
+        found: list[Event] = [ProgressReported(rows, leases, steps)]
+        if new.any():
+            found.append(CheckpointSaved(rows[new], leases[new], saved[new]))
+        return [*found, LeaseEnded(rows, leases, saved, Outcome.FAILED, failure=failure)]
+
+    def _finished(self, row: int, now_s: float) -> LeaseEnded:
         worked_s = self.steps.worked_s(self, np.array([row]), now_s, self.accounts.first_step_s[row : row + 1]).item()
-        steps, rate = self.steps_total.item(row) - self.steps_at_start.item(row), self.rate[row : row + 1]
-        self.useful.add_one(row, steps, rate.item())
+        steps = self.steps_total.item(row) - self.steps_at_start.item(row)
+        self.useful.add_one(row, steps, self.rate.item(row) / self.factor.item(row))
         self.steps_at_start[row] = self.steps_total[row]
         self.accounts.ended_one(row, now_s, worked_s, self.useful.gpu_s.item(row))
+        rows, leases = np.array([row]), self.lease[row : row + 1].copy()
         self._vacate_one(row, now_s, now_s)
-        rows = np.array([row])
-        return LeaseEnded(rows, np.array([due.lease]), self.steps_total[rows], Outcome.FINISHED)
+        return LeaseEnded(rows, leases, self.steps_total[rows], Outcome.FINISHED)
 
 
 def _gpus_of(jobs: JobTable, rows: Sequence[int]) -> tuple[Ints, Ints]:

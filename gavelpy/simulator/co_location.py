@@ -45,6 +45,7 @@ class SharedGpus:
 
     co_location: CoLocation | None
     true_rate: Floats  # (J, T)
+    factor: Floats  # (J,) that conditions put on rates
     lease: Ints  # (J,)
     lease_type: Ints  # (J,)
     began_s: Floats  # (J,)
@@ -94,7 +95,7 @@ class SharedGpus:
             self.co_located[pair] = pair[::-1]
             gpu_type = int(self.lease_type[due.jobs[0]])
             factors = self.rate_factors(*due.jobs, gpu_type)
-            self._change_rate(pair, self.true_rate[pair, gpu_type] * factors, now_s)
+            self._change_rate(pair, self.true_rate[pair, gpu_type] * factors * self.factor[pair], now_s)
 
     def _separate(self, rows: Ints, partners: Ints, now_s: float) -> None:
         """These jobs left the GPUs they shared; partners that stay run alone."""
@@ -106,7 +107,7 @@ class SharedGpus:
         self.gpu_second[moved] = NONE
         alone = partners[stays & were_co_located]
         if len(alone):
-            self._change_rate(alone, self.true_rate[alone, self.lease_type[alone]], now_s)
+            self._change_rate(alone, self.true_rate[alone, self.lease_type[alone]] * self.factor[alone], now_s)
 
     def _change_rate(self, rows: Ints, rate: Floats, now_s: float) -> None:
         raise NotImplementedError

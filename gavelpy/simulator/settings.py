@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -53,6 +53,8 @@ def default_mechanism() -> MechanismSettings:
 class StepCount:
     """How virtual jobs count their steps: continuously, also across rounds."""
 
+    saves_meanwhile: ClassVar[bool] = False  # whether running jobs write checkpoints
+
     def done(self, steps: Floats) -> Floats:
         """Steps that count, of these."""
         return steps
@@ -60,7 +62,7 @@ class StepCount:
     def extended(self, cluster: VirtualLeases, rows: Ints, now_s: float) -> None:
         """The leases of these jobs continue into another round: their steps continue, too."""
 
-    def worked_s(self, cluster: VirtualLeases, rows: Ints, now_s: float, since_s: Floats) -> Floats:
+    def worked_s(self, cluster: VirtualLeases, rows: Ints, now_s: float | Floats, since_s: Floats) -> Floats:
         """Time from `since_s` (K,), but not before their first steps, to now in which these jobs make steps."""
         return np.maximum(now_s - since_s, 0.0)
 

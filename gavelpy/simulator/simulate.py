@@ -52,7 +52,8 @@ from gavelpy.simulator import metrics
 from gavelpy.simulator.capacity import CapacityMeter, gpu_hours
 from gavelpy.simulator.cluster import VirtualCluster
 from gavelpy.simulator.co_location import CoLocation, co_location_of
-from gavelpy.simulator.conditions.leases import lease_conditions
+from gavelpy.simulator.conditions.exogenous import ExogenousEvents, GpuFailed
+from gavelpy.simulator.conditions.run import RunConditions
 from gavelpy.simulator.job_sizes import check_sizes, true_rates_by_size
 from gavelpy.simulator.metrics import SimulationResult, with_probes_made
 from gavelpy.simulator.settings import SimulationSettings
@@ -119,7 +120,8 @@ class Simulation(VirtualScheduler):
         self.observers: list[Observer] = [self.history.apply, self.stall, self.capacity, *observers]
         self.estimation = estimation
         self.throughputs = engine.throughputs if throughputs is None else throughputs  # true rates
-        self.node_events = deque(node_events)
+        self.conditions = RunConditions(settings, trace.jobs, cluster, seed, node_events)
+        self.answers = self.conditions.answers
         self.event_count = 0
         self._over = self._measured_over = 0  # jobs that are over; the measured ones
         self.marginal_values: list[tuple[float, dict[str, float]]] = []  # of each allocation
@@ -148,15 +150,16 @@ class Simulation(VirtualScheduler):
                 self.handle(PriceChanged(gpu_type, price))
         jobs, view = self.trace.jobs, self.core.view()
         rates = [[rates.get(t, 0.0) for t in view.gpu_types] for rates in map(self._true_rates, range(len(jobs)))]
+        leases = self.conditions.leases(self.core.pool, self.throughputs)
         self.agents = VirtualCluster(
             view.gpu_type_of,
             np.array(rates, dtype=np.float64).reshape(len(jobs), len(view.gpu_types)),
             np.array([job.steps_total for job in jobs], dtype=np.float64),
             self.settings.costs,
-            steps=self.settings.steps,
+            steps=self.conditions.steps(leases),
             co_location=self._co_location(view.gpu_types) if self.settings.mechanism.packing else None,
             rate_by_size=true_rates_by_size(jobs, self.throughputs, view.gpu_types),
-            conditions=lease_conditions(self.settings, jobs, self.seed),
+            conditions=leases,
         )
 
     def _co_location(self, gpu_types: tuple[str, ...]) -> CoLocation:
@@ -175,7 +178,7 @@ class Simulation(VirtualScheduler):
         return dict(table.rates(job.job_type, job.gpus))
 
     def _loop(self) -> None:
-        core, arrivals = self.core, self.trace.arrival_s.tolist()
+        core, arrivals, exogenous = self.core, self.trace.arrival_s.tolist(), self.conditions.exogenous
         next_job, left, total = 0, int(self.measured.sum()), int(self.measured.sum())
         while left:
             if self.stop():
@@ -183,14 +186,17 @@ class Simulation(VirtualScheduler):
                 self.partial = f"interrupted at {self.now_s:,.0f} s of virtual time with {done}"
                 break
             arrival_s = arrivals[next_job] if next_job < len(arrivals) else np.inf
-            event_s = self.node_events[0][0] if self.node_events else np.inf
+            event_s = exogenous.next_s
             now_s = max(min(arrival_s, event_s, self.next_s), core.now_s)
             is_refused = self.idle_answers >= IDLE_ANSWERS_MAX and arrival_s == event_s == np.inf
+            if arrival_s == self.next_s == np.inf and exogenous.changes_nothing(core):
+                break
             if now_s > HORIZON_S or self._is_stalled() or is_refused:
                 break  # no job that is left can run, or they run forever, start forever, or are refused forever
             self.now_s = now_s
-            while self.node_events and self.node_events[0][0] <= now_s:
-                self.handle(self.node_events.popleft()[1])
+            if exogenous.next_s <= now_s:
+                self._happened(exogenous)
+                left = total - self._done()
             while next_job < len(arrivals) and arrivals[next_job] <= now_s:
                 self._submit(next_job)
                 next_job += 1
@@ -199,9 +205,22 @@ class Simulation(VirtualScheduler):
             if self.progress is not None:
                 self.progress(self.label, total - left, total, now_s)
 
+    def _happened(self, exogenous: ExogenousEvents) -> None:
+        """Handles the events from outside that are due."""
+        assert self.agents is not None, "a run has a cluster"
+        while exogenous.next_s <= self.now_s:
+            for event in exogenous.pop(self.core):
+                if isinstance(event, GpuFailed):
+                    gpus = np.flatnonzero(self.core.pool.on(event.node_id))[event.number : event.number + 1]
+                    for report in self.agents.fail(gpus, self.now_s):
+                        self.handle(report)
+                else:
+                    self.handle(event)
+
     def _submit(self, row: int) -> None:
         job = self.trace.jobs[row]
         self.handle(JobSubmitted(job if self.estimation is None else self.estimation.as_submitted(row, job)))
+        self.conditions.exogenous.submitted(row, self.now_s)
 
     def _done(self) -> int:
         """Measured jobs that are over; counted when their number may have changed."""

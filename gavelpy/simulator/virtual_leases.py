@@ -39,7 +39,9 @@ class VirtualLeases(SharedGpus):
         self.gpu_type_of = gpu_type_of  # (G,)
         self.true_rate = true_rate  # (J, T) steps/s
         self.rate_by_size = rate_by_size or {}  # (T,) of jobs with several sizes, by job and number of GPUs
-        self.steps_total = steps_total  # (J,)
+        self.steps_total = self.steps_end = steps_total  # (J,) of the job; the lease ends by itself, at a failure or so
+        self.factor = np.ones(J)  # (J,) that conditions put on `rate`
+        self.own_factor = np.ones(J)  # (J,) the part that does not depend on neighbors
         self.gpu_free_s = np.full(len(gpu_type_of), -math.inf)  # (G,) end of the last lease there
         self.job_free_s = np.full(J, -math.inf)  # (J,) end of the job's last lease
         self.lease = np.full(J, NONE)  # (J,) running or waiting to start
@@ -65,18 +67,19 @@ class VirtualLeases(SharedGpus):
         self._rows = J, 0  # jobs with leases are in this range
         self._any_second = False  # whether two jobs ever had leases on the same GPUs
         self._vacating = np.full(J + 1, -math.inf)  # (J + 1,) when the GPUs of jobs that leave now are free
+        self._reported_saved = np.zeros(J)  # (J,) the newest checkpoint that the scheduler has received
         self._lost_saves: set[int] = set()  # leases whose nodes died while they wrote their last checkpoints
         self._timeline = Timeline()
         self._until_s = -math.inf  # of the last plan
 
-    def steps_of(self, rows: Ints, now_s: float) -> Floats:
+    def steps_of(self, rows: Ints, now_s: float | Floats) -> Floats:
         """Steps of these jobs that are done by now."""
         done = self.steps.done(self.rate[rows] * self.steps.worked_s(self, rows, now_s, self.counted_s[rows]))
         return np.minimum(self.steps_at_start[rows] + done, self.steps_total[rows])
 
     def nominal_rate(self, rows: Ints) -> Floats:
         """Steps/s of these jobs now, without the slowdowns of conditions."""
-        rate: Floats = self.rate[rows]
+        rate: Floats = self.rate[rows] / self.factor[rows]
         return rate
 
     def count_again(self, rows: Ints, now_s: float) -> None:
@@ -93,7 +96,7 @@ class VirtualLeases(SharedGpus):
         self.steps_at_start[rows] = steps
 
     def _expect_finish(self, rows: Ints) -> None:
-        steps_left, rate = self.steps_total[rows] - self.steps_at_start[rows], self.rate[rows]
+        steps_left, rate = self.steps_end[rows] - self.steps_at_start[rows], self.rate[rows]
         time_s = np.divide(steps_left, rate, out=np.full(len(rows), math.inf), where=rate > 0)
         self.finish_s[rows] = self.steps.worked_at_s(self, rows, time_s)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import numpy as np
 
@@ -33,6 +33,9 @@ from gavelpy.mechanism.events import (
 )
 from gavelpy.simulator.cluster import VirtualCluster
 
+if TYPE_CHECKING:
+    from gavelpy.simulator.conditions.run import DelayedAnswers
+
 NUMBA_IN_USE = "gavelpy.solve.prices.numba_kernels"  # loaded for large problems: see wakeup_kernels
 MUCH_WORK = 1_000_000  # jobs, summed over wake-ups, after which the time to load numba is soon regained
 NodeEvent = NodeJoined | NodeLost | NodeDraining
@@ -42,6 +45,7 @@ class VirtualScheduler:
     """Owns the core. Set `agents` before the first event that makes the core grant a lease."""
 
     agents: VirtualCluster | None
+    answers: DelayedAnswers | None = None  # None: allocations arrive at once
 
     def __init__(self, core: SchedulerCore, engine: Engine, now_s: float = 0.0) -> None:
         self.core, self.engine, self.now_s = core, engine, now_s
@@ -52,27 +56,33 @@ class VirtualScheduler:
     def next_s(self) -> float:
         """Time of the next event of the cluster or wake-up of the core; infinite if there is none."""
         cluster_s = math.inf if self.agents is None else self.agents.next_s
-        return min(cluster_s, self.core.wakeup_s)
+        answer_s = math.inf if self.answers is None else self.answers.next_s
+        return min(cluster_s, self.core.wakeup_s, answer_s)
 
     def advance(self) -> bool:
         """Handles the events of the cluster up to now and a wake-up that is due; returns whether there were events."""
         assert self.agents is not None, "time passes on a cluster"
         has_events = self.agents.next_s <= self.now_s
         while self.agents.next_s <= self.now_s:
-            event = self.agents.pop()
-            if event is not None:
+            for event in self.agents.pop():
                 self.handle(event)
+        while self.answers is not None and self.answers.next_s <= self.now_s:
+            self.handle(self.answers.pop())
         if self.core.wakeup_s <= self.now_s:
             self._compile()
             if self.core.needs_progress(self.now_s):
-                progress = self.agents.progress(self.now_s)
-                if progress is not None:
-                    self.handle(progress)
+                for report in (self.agents.progress(self.now_s), self.agents.checkpoints(self.now_s)):
+                    if report is not None:
+                        self.handle(report)
             self.handle(self.before_wakeup())
         return has_events
 
     def handle(self, event: Event) -> None:
         """Applies one event and executes the commands that follow from it."""
+        if self.agents is not None and isinstance(event, NodeLost):
+            saved = self.agents.checkpoints(self.now_s)
+            if saved is not None:
+                self.handle(saved)
         self.observe(event)
         if self.agents is not None and isinstance(event, NodeLost):
             self.agents.lose(self.core.pool.on(event.node_id), self.now_s)
@@ -113,7 +123,11 @@ class VirtualScheduler:
     def _execute(self, command: Command) -> None:
         match command:
             case SolveAllocation():
-                self.handle(self.solve(command))
+                answer = self.solve(command)
+                if self.answers is None:
+                    self.handle(answer)
+                else:
+                    self.answers.send(answer, len(command.jobs), self.now_s)
             case RoundPlan():
                 assert self.agents is not None, "plans are for a cluster"
                 self.agents.apply(command, self.now_s)

@@ -21,6 +21,20 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from gavelpy.errors import InvalidInput
+from gavelpy.simulator.conditions.causes import (
+    Cancellations,
+    Checkpoints,
+    Interference,
+    JobFailures,
+    Latency,
+    Locality,
+    Maintenance,
+    NodeFailures,
+    PriceChanges,
+    RateVariation,
+    SpotNodes,
+    Stragglers,
+)
 from gavelpy.simulator.conditions.job_costs import JobCosts
 
 Section = TypeVar("Section")
@@ -31,6 +45,18 @@ class Conditions:
     """What costs virtual jobs time; the default is nothing but `Costs`."""
 
     costs: JobCosts = field(default_factory=JobCosts)
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    nodes: NodeFailures = field(default_factory=NodeFailures)
+    spot: SpotNodes = field(default_factory=SpotNodes)
+    prices: PriceChanges = field(default_factory=PriceChanges)
+    maintenance: tuple[Maintenance, ...] = ()
+    job_failures: JobFailures = field(default_factory=JobFailures)
+    cancellations: Cancellations = field(default_factory=Cancellations)
+    locality: Locality = field(default_factory=Locality)
+    interference: Interference = field(default_factory=Interference)
+    rates: RateVariation = field(default_factory=RateVariation)
+    stragglers: Stragglers = field(default_factory=Stragglers)
+    latency: Latency = field(default_factory=Latency)
 
     @property
     def causes(self) -> tuple[str, ...]:

@@ -287,12 +287,12 @@ class PastCluster(VirtualCluster):
         self._expect_finish(rows)
         self._watch_finishes(rows)
 
-    def _finished(self, due: Finish, now_s: float) -> Event | None:
+    def _reached(self, due: Finish, now_s: float) -> list[Event]:
         """A lease ends after the last step, which its program reports, when the program has exited."""
         row, exit_s = due.job, float(self._exit_s[due.job])
         is_last_step = self.lease[row] == due.lease and self.finish_s[row] == now_s and self._exits[row] != due.lease
         if not is_last_step or exit_s <= 0:
-            return super()._finished(due, now_s)
+            return super()._reached(due, now_s)
         self._exits[row], self.finish_s[row] = due.lease, now_s + exit_s
         self._timeline.push(now_s + exit_s, due)
-        return LastStepReported(np.array([row]), np.array([due.lease]))
+        return [LastStepReported(np.array([row]), np.array([due.lease]))]

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from gavelpy.mechanism.events import NodeJoined, NodeLost
+from gavelpy.model.cluster import Cluster
 from gavelpy.simulator.settings import Costs, preset
 from tests.simulator.builders import make_job, make_settings, make_simulation, make_trace, random_trace
 
 PARTS = (
-    "useful", "start", "restore", "migration", "checkpoint", "lost_work", "slowdown", "report", "idle", "down",
+    "useful", "start", "restore", "migration", "checkpoint", "lost_work", "slowdown", "idle", "down",
 )  # fmt: skip
 
 
@@ -45,15 +46,13 @@ def test_a_job_whose_node_dies_loses_its_work() -> None:
 @pytest.mark.parametrize("name", ["default", "gavel-osdi20"])
 def test_gpu_time_is_conserved_while_nodes_come_and_go(seed: int, name: str) -> None:
     rng = np.random.default_rng(seed)
-    simulation = make_simulation(random_trace(seed), "v100:6,p100:8,k80:4", settings=preset(name))
-    nodes = [node for node in simulation.cluster.nodes if rng.random() < 0.7]
-    for node in nodes:
+    trace, cluster, events = random_trace(seed), Cluster.parse("v100:6,p100:8,k80:4"), []
+    for node in [node for node in cluster.nodes if rng.random() < 0.7]:
         lost_s, back_s = np.sort(rng.uniform(0, 20_000, 2)).tolist()
         joined = NodeJoined(node.node_id, node.gpu_type, node.gpu_count)
-        simulation.node_events += [(lost_s, NodeLost(node.node_id)), (back_s, joined)]
-    simulation.node_events = type(simulation.node_events)(sorted(simulation.node_events, key=lambda one: one[0]))
+        events += [(lost_s, NodeLost(node.node_id)), (back_s, joined)]
 
-    result = simulation.run()
+    result = make_simulation(trace, cluster, settings=preset(name), node_events=events).run()
 
     assert_conserved(dict(result.metrics.gpu_hours))
     assert result.metrics.jobs_unfinished == 0
