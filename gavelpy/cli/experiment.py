@@ -76,6 +76,7 @@ class Experiment:
             **self._by_policy("move_lag_s"),
             **self._by_policy("solve_interval_s"),
             **asdict(self.settings.costs),
+            **({"conditions": conditions.to_json()} if (conditions := self.settings.conditions).causes else {}),
             "version": __version__,
         }
 

@@ -17,6 +17,7 @@ from gavelpy.cli.output import FAILED, INTERRUPTED, Output, console, echo_json, 
 from gavelpy.cli.parsing import GeneratorChoices, believed_table_of
 from gavelpy.cli.simulation_choices import (
     ClusterChoices,
+    ConditionChoices,
     CostChoices,
     LearningChoices,
     MechanismChoices,
@@ -40,6 +41,7 @@ def simulate(
     rates: LearningChoices,
     mechanism: MechanismChoices,
     costs: CostChoices,
+    conditions: ConditionChoices,
     runs: RunChoices,
     *,
     output: o.OutputOption = Output.TABLE,
@@ -56,10 +58,13 @@ def simulate(
       gavel simulate --generate 300 --rate-per-h 12 --report report.html
       gavel simulate gavel.trace --throughputs gavel.json --preset gavel-osdi20
       gavel simulate gavel.trace --throughputs gavel.json --packing --estimate
+      gavel simulate trace.csv --conditions conditions.toml --node-mtbf-h 500
     """
     check_report(report, figures)
     directory = p.writable_directory("--journal", journal) if journal is not None else None
-    experiment = replace(experiment_of(traces, new, nodes, rates, mechanism, costs, runs), journal=directory)
+    experiment = replace(
+        experiment_of(traces, new, nodes, rates, mechanism, costs, conditions, runs), journal=directory
+    )
     results = run(experiment, quiet=output is Output.JSON)
     _output(experiment, results, report, figures, output)
 
@@ -71,12 +76,13 @@ def experiment_of(
     rates: LearningChoices,
     mechanism: MechanismChoices,
     costs: CostChoices,
+    conditions: ConditionChoices,
     runs: RunChoices,
     *,
     already_read: Any = None,  # Any: a Trace; `takes_choices` evaluates annotations, without numpy
 ) -> Experiment:
     """The experiment of these choices: those of a command, or of a cell of a sweep that has read the trace before."""
-    file, settings = mechanism.file, mechanism.settings(costs)
+    file, settings = mechanism.file, replace(mechanism.settings(costs), conditions=conditions.build())
     throughputs = runs.throughputs
     if throughputs is None and file is not None and file.config.throughputs.file:
         throughputs = Path(file.config.throughputs.file)

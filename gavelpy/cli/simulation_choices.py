@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gavelpy.model.job import Trace
     from gavelpy.model.throughput import ThroughputTable
     from gavelpy.policies.base import PolicyRun
+    from gavelpy.simulator.conditions.spec import Conditions
     from gavelpy.simulator.estimation import Learning
     from gavelpy.simulator.settings import SimulationSettings
 
@@ -240,6 +241,27 @@ class CostChoices:
     checkpoint_s: o.CheckpointOption = None
     restart_s: o.RestartOption = None
     migration_s: o.MigrationOption = None
+
+
+@dataclass(frozen=True)
+class ConditionChoices:
+    """What else costs time: a file, and options in its place."""
+
+    conditions: o.ConditionsOption = None
+    checkpoint_every_s: o.CheckpointEveryOption = None
+    node_mtbf_h: o.NodeMtbfOption = None
+
+    def build(self) -> Conditions:
+        """The conditions of the file with those of the options."""
+        from gavelpy.simulator.conditions.causes import Checkpoints
+        from gavelpy.simulator.conditions.spec import Conditions, read_conditions
+
+        found = Conditions() if self.conditions is None else read_conditions(self.conditions)
+        if self.checkpoint_every_s is not None:
+            found = replace(found, checkpoints=Checkpoints(self.checkpoint_every_s))
+        if self.node_mtbf_h is not None:
+            found = replace(found, nodes=replace(found.nodes, mtbf_h=self.node_mtbf_h))
+        return found
 
 
 @dataclass(frozen=True)

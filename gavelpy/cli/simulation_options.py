@@ -16,6 +16,7 @@ from gavelpy.cli.options import GENERATED, GPUS_MAX, JOBS_MAX, TRACE_HELP, compl
 CLUSTER = "Cluster"
 POLICIES = "Policies"
 ROUNDS = "Rounds and costs"
+CONDITIONS = "Conditions"
 RESULTS = "Results"
 
 
@@ -126,6 +127,33 @@ CheckpointOption = Annotated[float | None, seconds(1e12, "Time to stop a job. De
 RestartOption = Annotated[float | None, seconds(1e12, "Time to start a job. Default: the preset's, 15 or 0.")]
 MigrationOption = Annotated[
     float | None, seconds(1e12, "Additional time to start a job on other GPUs. Default: the preset's, 5 or 0.")
+]
+ConditionsOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        rich_help_panel=CONDITIONS,
+        help="TOML file of what costs time: costs by job type, checkpoints, failures of nodes and jobs, spot nodes, "
+        "slow nodes, delays: see docs/simulation-conditions.md. Default: none of these.",
+    ),
+]
+CheckpointEveryOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="S",
+        parser=number(1, 1e9),
+        rich_help_panel=CONDITIONS,
+        help="Jobs also save after this much work. Default: when they are stopped only.",
+    ),
+]
+NodeMtbfOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="H",
+        parser=number(0.01, 1e9),
+        rich_help_panel=CONDITIONS,
+        help="Mean hours between failures of a node. Default: nodes do not fail.",
+    ),
 ]
 LeaseMinOption = Annotated[
     float | None,
