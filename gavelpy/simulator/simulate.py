@@ -21,6 +21,7 @@ from gavelpy.engine import Engine
 from gavelpy.errors import InvalidInput
 from gavelpy.journal.codec import encode
 from gavelpy.journal.history import History
+from gavelpy.mechanism import failures
 from gavelpy.mechanism.accept import check_foreign
 from gavelpy.mechanism.commands import SolveAllocation
 from gavelpy.mechanism.core import SchedulerCore
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
 
 IDLE_ANSWERS_MAX = 1000  # answers in a row while nothing runs, by a policy with `again_s`
 HORIZON_S = 100 * 365.25 * 86400.0
+CANCELLED = "cancelled by its user"
 ENDLESS = "still running after 100 years, where simulations end"
 Recorded = tuple[float, Event]
 Observer = Callable[[Event, float], None]
@@ -272,6 +274,7 @@ class Simulation(VirtualScheduler):
         history = self.history
         running = np.flatnonzero(self.core.view().job_state == JobState.RUNNING).tolist()
         why = {row: reason.text for row, reason in reasons(self.core).items()} if len(self.core.jobs.active) else {}
+        why |= self._ends()
         if self.core.wakeup_s > HORIZON_S:
             why |= dict.fromkeys(running, ENDLESS)
         assert self.agents is not None, "the run has a cluster"
@@ -293,6 +296,13 @@ class Simulation(VirtualScheduler):
             partial=self.partial,
             stalled=self.stall.reason(history, self.settings) if is_stalled else "",
         )
+
+    def _ends(self) -> dict[int, str]:
+        """Why jobs are over that have not finished."""
+        jobs, state = self.core.jobs, self.core.view().job_state
+        failed, cancelled = (np.flatnonzero(state == one).tolist() for one in (JobState.FAILED, JobState.CANCELLED))
+        why = {row: failures.in_words(jobs, row, self.core.settings, is_given_up=True) for row in failed}
+        return why | dict.fromkeys(cancelled, CANCELLED)
 
     def _metrics(self, effort: metrics.Effort, useful_gpu_s: Floats) -> metrics.RunMetrics:
         assert self.agents is not None, "a run has a cluster"
