@@ -19,6 +19,7 @@ _COMMANDS = {
     "simulate": ("simulate:simulate", _LIBRARY),
     "sweep": ("gavelpy.sweeps.command:sweep", _LIBRARY),
     "whatif": ("whatif:whatif", _LIBRARY),
+    "plan": ("gavelpy.sweeps.questions:plan", _LIBRARY),
     "capacity": ("gavelpy.sweeps.questions:capacity", _LIBRARY),
     "allocate": ("allocate:allocate", _LIBRARY),
     "policies": ("policy:policies", _LIBRARY),

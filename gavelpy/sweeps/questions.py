@@ -21,6 +21,8 @@ from gavelpy.sweeps.trials import takes_cell_options
 if TYPE_CHECKING:
     from gavelpy.statistics import MeanInterval
     from gavelpy.sweeps.capacity import Capacity, LoadPoint
+    from gavelpy.sweeps.plan import MixResult, Purchase, Shop
+    from gavelpy.sweeps.trials import Trials
 
 _GENERATED: Final = 300  # jobs, without a trace and --generate
 _QUESTION: Final = "Question"
@@ -228,3 +230,140 @@ def _telling() -> Iterator[Callable[[str], None]]:
 
     with Console(stderr=True).status("") as status:
         yield status.update
+
+
+BudgetOption = Annotated[
+    float,
+    typer.Option(
+        "--budget", metavar="USD", parser=o.number(0.001, 1e9), rich_help_panel=_QUESTION, help="USD per hour for GPUs."
+    ),
+]
+GpuTypesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--gpu-types",
+        metavar="TYPE,...",
+        rich_help_panel=_QUESTION,
+        help="Types to choose from. Default: those with a price on which a job of the trace has a rate.",
+    ),
+]
+PlanPricesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--prices", metavar="TYPE:USD,...", rich_help_panel=_QUESTION, help="USD per GPU-hour. Default: list prices."
+    ),
+]
+MetricOption = Annotated[
+    str,
+    typer.Option(
+        "--target",
+        metavar="METRIC",
+        rich_help_panel=_QUESTION,
+        help="Metric of the output of gavel simulate to improve; times also in _min, _h or _d.",
+    ),
+]
+
+
+@takes_cell_options("cluster", "prices", "fairness")
+def plan(
+    options: Mapping[str, Scalar],
+    *,
+    budget: BudgetOption,
+    gpu_types: GpuTypesOption = None,
+    prices: PlanPricesOption = None,
+    target: MetricOption = "average_jct_h",
+    seeds: SeedsOption = 5,
+    jobs: JobsOption = 0,
+    output: o.OutputOption = Output.TABLE,
+) -> None:
+    """Find the mix of GPU types that serves a trace best within a budget.
+
+    A search guided by the policy's marginal values; every mix on its path is simulated with all seeds.
+
+    \b
+    Examples:
+      gavel plan trace.csv --budget 40
+      gavel plan trace.csv --budget 40 --gpu-types v100,k80 --prices v100:2.5,k80:0.4 --gpus-per-node 1
+      gavel plan --generate 200 --rate-per-h 4 --budget 60 --target p90_jct_h
+    """
+    from gavelpy.sweeps.plan import plan as search
+    from gavelpy.sweeps.trials import Metric, Trials
+
+    metric = Metric.parse(target)
+    with _telling() as tell, Trials(with_jobs(options), seeds, jobs=jobs, tell=tell) as trials:
+        found = search(trials, _shop(trials, budget, gpu_types, prices), metric)
+    if output is Output.JSON:
+        echo_json(_plan_json(found))
+        return
+    titles = ("step", "mix", "USD/h", metric.name, "marginal value per USD", "")
+    show_table(TableData(titles, frozenset({"USD/h"}), [_mix_row(one, found) for one in found.path]))
+    for sentence in plan_sentences(found):
+        typer.echo(sentence)
+    notify(f"{found.simulations} simulations; {meaning(seeds)}")
+
+
+def _shop(trials: Trials, budget: float, gpu_types: str | None, prices: str | None) -> Shop:
+    from gavelpy.cli.parsing import prices as parsed
+    from gavelpy.cli.simulation_choices import list_prices
+    from gavelpy.sweeps.plan import Shop
+
+    given = parsed(prices) if prices is not None else {}
+    rated = {name for job in trials.trace().jobs for name, rate in job.rates_steps_per_s.items() if rate > 0}
+    usd = list_prices(sorted({*rated, *given, *(gpu_types or "").split(",")})) | given
+    names = [name.strip() for name in gpu_types.split(",")] if gpu_types else [name for name in usd if name in rated]
+    gpus_per_node = int(trials.base.get("gpus_per_node", 4))
+    return Shop(tuple(names), tuple(usd.get(name, 0.0) for name in names), gpus_per_node, budget)
+
+
+def plan_sentences(found: Purchase) -> list[str]:
+    """The answer and the alternatives, with paired differences."""
+    name = found.metric.name
+    sentences = [
+        f"Best of {len(found.path)} simulated mixes: {_mix_text(found.best, found.shop)} for "
+        f"{found.best.usd_per_h:.2f} USD/h, with {name} {_mean(found.best.mean)}."
+    ]
+    for other, difference in found.alternatives:
+        if not math.isfinite(other.mean.mean):
+            text = "jobs never finish"
+        else:
+            sure = "" if difference.excludes_zero else ", within noise" * math.isfinite(difference.low)
+            text = f"{name} {_mean(other.mean)}, difference {_mean(difference)}{sure}"
+        sentences.append(f"  {_mix_text(other, found.shop)} ({other.usd_per_h:.2f} USD/h): {text}")
+    return sentences
+
+
+def _mix_text(one: MixResult, shop: Shop) -> str:
+    return " + ".join(f"{n} {name}" for name, n in _gpus(one, shop).items())
+
+
+def _gpus(one: MixResult, shop: Shop) -> dict[str, int]:
+    """GPUs by type."""
+    counts = zip(shop.gpu_types, one.mix, strict=True)
+    return {name: count * shop.gpus_per_node for name, count in counts if count}
+
+
+def _mix_row(one: MixResult, found: Purchase) -> tuple[str, ...]:
+    worth = ", ".join(f"{name} {value:.2f}" for name, value in one.value_per_usd.items())
+    state = "best" if one.mix == found.best.mix else "better" if one.is_taken else ""
+    return one.step, _mix_text(one, found.shop), f"{one.usd_per_h:.2f}", _mean(one.mean), worth, state
+
+
+def _plan_json(found: Purchase) -> dict[str, Any]:  # Any: JSON values
+    def entry(one: MixResult) -> dict[str, Any]:
+        return {
+            "gpus": _gpus(one, found.shop),
+            "usd_per_h": one.usd_per_h,
+            "mean": finite(asdict(one.mean)),
+            "values": [_known(value) for value in one.values],
+            "value_per_usd": dict(one.value_per_usd),
+        }
+
+    return {
+        "target": found.metric.name,
+        "budget_usd_per_h": found.shop.budget_usd_per_h,
+        "prices_usd_per_gpu_h": dict(zip(found.shop.gpu_types, found.shop.prices_usd_per_gpu_h, strict=True)),
+        "best": entry(found.best),
+        "alternatives": [{**entry(one), "difference": finite(asdict(other))} for one, other in found.alternatives],
+        "path": [{**entry(one), "step": one.step, "is_taken": one.is_taken} for one in found.path],
+        "simulations": found.simulations,
+    }

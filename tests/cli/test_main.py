@@ -23,6 +23,7 @@ COMMANDS = (
     ("simulate",),
     ("sweep",),
     ("whatif",),
+    ("plan",),
     ("capacity",),
     ("allocate",),
     ("policies",),
