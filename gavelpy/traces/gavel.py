@@ -36,6 +36,7 @@ from gavelpy.model.throughput import Provenance, ThroughputTable
 from gavelpy.traces.fields import EXACT_MAX, JsonText, Place, parse_json, read_text, write_text
 from gavelpy.traces.formats import ReadOptions
 from gavelpy.traces.provenance import with_source
+from gavelpy.traces.shockwave import mean_rates
 from gavelpy.traces.source import Head, TraceFile
 
 REFERENCE_GPU_TYPE = "v100"
@@ -88,10 +89,12 @@ class GavelReader:
         return "\t" in head.first_line
 
     def read(self, path: Path, options: ReadOptions) -> Trace:
-        """The trace. Rates are not attached; the throughputs only turn SLOs into deadlines."""
+        """The trace. Rates are attached only to jobs whose batch size changes; throughputs turn SLOs into deadlines."""
         source = TraceFile(path)
         trace = _trace(_without_end(source.lines()), source.file, options.throughputs)
-        provenance = {"format": self.name, "file": path.name, "sha256": source.sha256()}
+        provenance: dict[str, Any] = {"format": self.name, "file": path.name, "sha256": source.sha256()}
+        if any(job.rates_steps_per_s for job in trace.jobs):  # before those of the table are attached
+            provenance["mean_rates_of_changing_batch_sizes"] = sum(bool(job.rates_steps_per_s) for job in trace.jobs)
         return replace(trace, provenance=with_source(provenance, path))
 
 
@@ -144,8 +147,8 @@ def _job(i: int, cell: Mapping[str, str], place: Place, throughputs: ThroughputT
     steps = place.whole("total_steps", cell["total_steps"], 1)
     gpus = place.whole("scale_factor", cell["scale_factor"], 1, GPUS_MAX)
     place.choice("needs_data_dir", cell["needs_data_dir"], ("0", "1"))
-    if "mode" in cell:
-        place.choice("mode", cell["mode"], _MODES)
+    mode = place.choice("mode", cell["mode"], _MODES) if "mode" in cell else "static"
+    rates = mean_rates(cell["job_type"], mode, steps, gpus, throughputs) if throughputs is not None else {}
     directory, command = cell.get("working_directory", ""), cell["command"]
     moved = _CHANGE_DIRECTORY.fullmatch(command) if "working_directory" not in cell else None
     if moved:  # the 7-column format has the directory in the command
@@ -160,6 +163,7 @@ def _job(i: int, cell: Mapping[str, str], place: Place, throughputs: ThroughputT
         gpus=gpus,
         weight=weight,
         job_type=cell["job_type"],
+        rates_steps_per_s=rates,
         deadline_s=deadline_s,
         command=command,
         working_directory=directory,

@@ -71,7 +71,7 @@ def test_seven_columns_are_recognised_by_their_number() -> None:
     assert trace.arrival_s.tolist() == [3.5]
 
 
-def test_shockwave_columns_are_recognised_and_the_mode_is_ignored() -> None:
+def test_shockwave_columns_are_recognised() -> None:
     line = gavel_line(scale_factor="2\taccordion", SLO="1.5\t200", arrival_time="9")
 
     trace = parse_gavel_trace(line)
