@@ -126,4 +126,5 @@ def run(experiment: Experiment, *, quiet: bool = False) -> dict[str, SimulationR
             throughputs=experiment.throughputs,
             learning=experiment.learning,
             fairness=experiment.fairness,
+            ideal=bool(experiment.options.get("ideal")),
         )

@@ -104,7 +104,7 @@ def experiment_of(
             "throughputs": str(throughputs or "published"),
             "preset": mechanism.preset,
             **({"scheduler_config": file.record} if file is not None else {}),
-            **_set(packing=packs, fairness=runs.fairness, estimate=rates.estimate),
+            **_set(packing=packs, fairness=runs.fairness, ideal=runs.ideal, estimate=rates.estimate),
             **given({"generate": traces.generate and new.given()}),
             **given({"claims_off": rates.claims_off, "profile_gpu_s": rates.profile_gpu_s}),
         },

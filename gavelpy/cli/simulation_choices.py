@@ -206,6 +206,7 @@ class RunChoices:
     seed: SeedOption = 0
     window: o.WindowOption = None
     fairness: o.FairnessOption = False
+    ideal: o.IdealOption = False
 
     def policies(self, file: SchedulerFile | None) -> Sequence[PolicyRun]:
         """The runs: those that are given, the scheduler's, or the default policy."""

@@ -255,6 +255,15 @@ FairnessOption = Annotated[
         "reported if `isolated` is one of the policies.",
     ),
 ]
+IdealOption = Annotated[
+    bool,
+    typer.Option(
+        "--ideal",
+        rich_help_panel=RESULTS,
+        help="Report in addition the average JCT and makespan of each policy's ideal: its shares delivered "
+        "continuously and exactly, without rounds, starts and moves.",
+    ),
+]
 ReportOption = Annotated[
     Path | None, typer.Option(metavar="FILE", rich_help_panel=RESULTS, help="HTML report to write.")
 ]

@@ -44,6 +44,10 @@ class ComparedMetrics(Protocol):
     @property
     def efficiency(self) -> float: ...
     @property
+    def ideal_avg_jct_s(self) -> float: ...
+    @property
+    def ideal_makespan_s(self) -> float: ...
+    @property
     def cost_usd(self) -> float: ...
     @property
     def ftf_worst(self) -> float: ...
@@ -125,7 +129,7 @@ def is_blind(label: str) -> bool:
 
 
 _RARE = frozenset({"deadline_misses", "jobs_unfinished", "probes_alone", "probes_pairs", "probes_gpu_s"})
-_ON_REQUEST = frozenset({"ftf_worst", "ftf_mean"})
+_ON_REQUEST = frozenset({"ftf_worst", "ftf_mean", "ideal_avg_jct_s", "ideal_makespan_s"})
 _TIED = 5e-4  # relative: values that print alike are equally good
 _PADDING = 3  # of a terminal column, in characters
 
@@ -169,6 +173,8 @@ COLUMNS = (
     Column("p90_jct_s", "p90 JCT", MetricKind.TIME, -1, 10, "90th percentile of job completion times"),
     Column("p99_jct_s", "p99 JCT", MetricKind.TIME, -1, 4, "99th percentile of job completion times"),
     Column("makespan_s", "makespan", MetricKind.TIME, -1, 1, "time until the last job finished"),
+    Column("ideal_avg_jct_s", "ideal JCT", MetricKind.TIME, -1, 1, "average JCT with shares delivered exactly"),
+    Column("ideal_makespan_s", "ideal mksp.", MetricKind.TIME, -1, 8, "makespan with shares delivered exactly"),
     Column("utilization", "utilization", MetricKind.FRACTION, 1, 2, "leased GPU time over available GPU time"),
     Column(
         "efficiency", "efficiency", MetricKind.FRACTION, 1, 2, "GPU time of steps that were kept over leased GPU time"

@@ -18,7 +18,7 @@ from gavelpy.policies.base import PolicyRun as PolicyRun
 from gavelpy.policies.base import planned_over_rounds, policy_from
 from gavelpy.policies.team_rows import check_counts_teams
 from gavelpy.simulator.job_sizes import as_requested
-from gavelpy.simulator.metrics import SimulationResult, with_fairness
+from gavelpy.simulator.metrics import SimulationResult, with_fairness, with_ideal
 from gavelpy.simulator.settings import SimulationSettings
 from gavelpy.simulator.simulate import Progress, Simulation, Stop, never
 from gavelpy.simulator.trace_events import with_events
@@ -43,6 +43,7 @@ def compare(
     journal_directory: Path | None = None,
     learning: Learning | None = None,
     fairness: bool = False,
+    ideal: bool = False,
 ) -> dict[str, SimulationResult]:
     """Simulates each run on the same trace; results by label.
 
@@ -52,7 +53,8 @@ def compare(
     has the GPUs that it requested. With
     `learning`, the runs know no rates; the extra run of `isolated` does. Each run writes its journal to
     `journal_directory`/label.journal, if given. Once `stop()` is true, the run in progress ends and is `partial`, and
-    later runs are missing. Equal arguments give equal results, except for the run times.
+    later runs are missing. `ideal` adds the figures of each policy's ideal.
+    Equal arguments give equal results, except for the run times.
     """
     labels = [run.label for run in runs]
     if len(set(labels)) != len(labels) or not runs:
@@ -85,10 +87,38 @@ def compare(
         )
         results[run.label] = _journaled(simulation, run, journal_directory if run in runs else None)
     isolated, found = results.get(ISOLATED), {label: results[label] for label in labels if label in results}
+    if ideal:
+        found = {
+            run.label: with_ideal_of(found[run.label], trace, cluster, run, settings, throughputs, stop)
+            for run in runs
+            if run.label in found
+        }
     if isolated is None or isolated.partial:
         return found
     extra_s = 0.0 if ISOLATED in labels else isolated.metrics.cpu_s
     return {label: with_fairness(result, isolated, extra_s) for label, result in found.items()}
+
+
+def with_ideal_of(
+    result: SimulationResult,
+    trace: Trace,
+    cluster: Cluster,
+    run: PolicyRun,
+    settings: SimulationSettings,
+    throughputs: ThroughputTable | None = None,
+    stop: Stop = never,
+) -> SimulationResult:
+    """The result with the figures of its policy's ideal: see `IdealSimulation`. Without them if either was stopped."""
+    from gavelpy.simulator.ideal import IdealSimulation
+
+    engine = engine_for(run, settings, throughputs)
+    if result.partial:
+        return result
+    simulation = IdealSimulation(
+        trace, cluster, engine.policy, settings.for_policy(engine.policy), throughputs=throughputs, blind=engine.blind
+    )
+    finish_s = simulation.run(result.measured, stop)
+    return result if stop() else with_ideal(result, trace.arrival_s, finish_s)
 
 
 def simulate(

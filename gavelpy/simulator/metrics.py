@@ -42,6 +42,8 @@ class RunMetrics:
     migrations: int  # times a job started on other GPUs than it last ran on
     rounds: int
     solves: int
+    ideal_avg_jct_s: float  # with the policy's shares delivered continuously and exactly; NaN unless requested
+    ideal_makespan_s: float
     jobs_measured: int  # finished and measured
     jobs_unfinished: int  # measured, but not finished when the run ended
     wall_s: float
@@ -177,6 +179,8 @@ def metrics(history: History, measured: Bools, effort: Effort, useful_gpu_s: Flo
         migrations=int(history.migrations[:n].sum()),
         rounds=effort.rounds,
         solves=history.solves,
+        ideal_avg_jct_s=math.nan,
+        ideal_makespan_s=math.nan,
         jobs_measured=len(jct_s),
         jobs_unfinished=int(len(chosen) - len(jct_s)),
         wall_s=effort.wall_s,
@@ -198,6 +202,15 @@ def with_fairness(result: SimulationResult, isolated: SimulationResult, extra_s:
     if len(known):
         found = replace(found, ftf_worst=float(known.max()), ftf_mean=float(known.mean()))
     return replace(result, metrics=found, ftf=ftf, isolated_stalled=isolated.stalled)
+
+
+def with_ideal(result: SimulationResult, arrival_s: Floats, finish_s: Floats) -> SimulationResult:
+    """The result with the figures of its policy's ideal run: arrivals and finishes (J,), NaN = not finished."""
+    chosen = result.measured & ~np.isnan(finish_s)
+    if not chosen.any():
+        return result
+    avg_jct_s, makespan_s = float((finish_s - arrival_s)[chosen].mean()), float(finish_s[chosen].max() - arrival_s[0])
+    return replace(result, metrics=replace(result.metrics, ideal_avg_jct_s=avg_jct_s, ideal_makespan_s=makespan_s))
 
 
 def leases_frame(history: History) -> pd.DataFrame:

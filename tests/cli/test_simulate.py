@@ -15,6 +15,8 @@ FIGURES = {
     "makespan_s",
     "utilization",
     "efficiency",
+    "ideal_avg_jct_s",
+    "ideal_makespan_s",
     "cost_usd",
     "ftf_worst",
     "ftf_mean",

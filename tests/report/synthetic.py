@@ -24,6 +24,8 @@ class SyntheticMetrics:
     makespan_s: float = 400_000.0
     utilization: float = 0.8
     efficiency: float = 0.95
+    ideal_avg_jct_s: float = float("nan")
+    ideal_makespan_s: float = float("nan")
     cost_usd: float = 1234.5
     ftf_worst: float = 1.8
     ftf_mean: float = 0.9
