@@ -21,6 +21,7 @@ _COMMANDS = {
     "whatif": ("whatif:whatif", _LIBRARY),
     "plan": ("gavelpy.sweeps.questions:plan", _LIBRARY),
     "capacity": ("gavelpy.sweeps.questions:capacity", _LIBRARY),
+    "forecast": ("forecast:app", _LIBRARY),
     "allocate": ("allocate:allocate", _LIBRARY),
     "policies": ("policy:policies", _LIBRARY),
     "trace": ("trace:app", _LIBRARY),

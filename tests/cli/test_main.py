@@ -25,6 +25,7 @@ COMMANDS = (
     ("whatif",),
     ("plan",),
     ("capacity",),
+    ("forecast", "score"),
     ("allocate",),
     ("policies",),
     ("demo",),

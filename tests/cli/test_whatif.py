@@ -77,3 +77,14 @@ def test_a_missing_journal_is_one_line(gavel: Gavel) -> None:
     answer = gavel("whatif", "--journal", "none.sqlite")
 
     assert (answer.code, answer.err) == (2, "error: none.sqlite: journal cannot be read: No such file or directory\n")
+
+
+def test_forecasts_of_a_journal_are_scored(gavel: Gavel, journal: str) -> None:
+    answer = gavel(
+        "forecast", "score", "--journal", journal, "--recorded-policy", "fifo", "--times", "20", "-o", "json"
+    )
+    table = gavel("forecast", "score", "--journal", journal, "--recorded-policy", "fifo", "--times", "20")
+
+    assert answer.code == table.code == 0
+    assert answer.json["all"]["without_interval"] > 0
+    assert "Intervals are to contain 80% of outcomes." in table.out

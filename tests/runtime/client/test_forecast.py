@@ -18,8 +18,9 @@ from gavelpy.mechanism.events import Event, JobSubmitted, NodeJoined
 from gavelpy.mechanism.snapshot import snapshot
 from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon.engine.forecast import Ahead, Forecaster, LookAhead, without_specs
-from gavelpy.runtime.daemon.engine.forecast_worker import COSTS, look_ahead
+from gavelpy.runtime.daemon.engine.forecast_worker import look_ahead
 from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
+from gavelpy.simulator.forecast import COSTS
 from tests.estimator.tables import make_table
 from tests.runtime.daemon.harness import make_spec
 from tests.runtime.daemon.table_builders import Bench, part

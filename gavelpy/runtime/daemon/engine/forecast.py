@@ -23,6 +23,7 @@ from gavelpy.mechanism.snapshot import copied
 from gavelpy.model.job import JobId, JobSpec
 from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
 from gavelpy.runtime.daemon.engine.worker_process import WorkerFailed, WorkerProcess
+from gavelpy.simulator.forecast import Expected
 
 logger = logging.getLogger(__name__)
 WORKER = "gavelpy.runtime.daemon.engine.forecast_worker:forecast"
@@ -36,18 +37,6 @@ _OVER = JobSpec(JobId("over"), 1.0)  # in place of jobs that are over
 AT_ONCE_MAX = 500  # living jobs; with more, a forecast takes longer than a caller should wait
 KEPT_S = 30.0
 COMPUTING = "the forecast of {jobs} living jobs is being computed: explain again in some seconds"
-NOT_SEEN_S = math.inf
-
-
-@dataclass(frozen=True)
-class Expected:
-    """Forecast of a job, counted from now. Infinite = not within the simulated time."""
-
-    start_in_s: float = NOT_SEEN_S
-    finish_in_s: float = NOT_SEEN_S
-    gpu_type: str = ""  # of its first lease, as the next two
-    node_ids: tuple[str, ...] = ()
-    gpus: int = 0
 
 
 @dataclass(frozen=True, eq=False)

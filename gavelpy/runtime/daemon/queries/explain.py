@@ -26,13 +26,14 @@ from gavelpy.model.completion_value import rows_of, values_at
 from gavelpy.model.job import JobId, JobSpec
 from gavelpy.policies.refusals import requests_of, unused_requests
 from gavelpy.runtime.checkpoint_directory import newest
-from gavelpy.runtime.daemon.engine.forecast import Expected, Forecaster, Outlook, Outlooks
+from gavelpy.runtime.daemon.engine.forecast import Forecaster, Outlook, Outlooks
 from gavelpy.runtime.daemon.job_history import full_id, name_of
 from gavelpy.runtime.daemon.leases.lease import measured_rates
 from gavelpy.runtime.daemon.queries.job_status import JobStatus
 from gavelpy.runtime.daemon.queries.jobs import JobQueries, as_described
 from gavelpy.runtime.daemon.queries.teams import team_notes
 from gavelpy.runtime.lease_files import lease_checkpoints, step_name
+from gavelpy.simulator.forecast import Expected
 
 if TYPE_CHECKING:
     from gavelpy.runtime.daemon.queries.state import SchedulerState

@@ -16,7 +16,7 @@ from aiohttp import web
 from gavelpy.mechanism.events import ConfigChanged, Event, NodeJoined
 from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon.changes import check_policy
-from gavelpy.runtime.daemon.engine.forecast import Ahead, Expected, Forecaster
+from gavelpy.runtime.daemon.engine.forecast import Ahead, Forecaster
 from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
 from gavelpy.runtime.daemon.leases.lease import measured_rates
 from gavelpy.runtime.daemon.queries.fields import require
@@ -24,6 +24,7 @@ from gavelpy.runtime.daemon.queries.jobs import JobQueries
 from gavelpy.runtime.daemon.scheduler import Scheduler
 from gavelpy.runtime.daemon.web.access import Access, answer, body_of
 from gavelpy.runtime.security.identity import Caller, Operation
+from gavelpy.simulator.forecast import Expected
 
 GPUS_MAX = 10_000  # of a type, in addition
 JOBS_SHOWN = 20

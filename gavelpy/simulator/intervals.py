@@ -1,0 +1,141 @@
+"""Intervals of forecasts from how earlier forecasts turned out: conformal prediction with censored outcomes.
+
+A forecast: something happens in p seconds; it happens in a. Of past forecasts with a similar p, the ratios a / p have
+quantiles; those of 10 % and 90 %, times p, are an interval of 80 %. That is split conformal prediction with the ratio
+as the score (Vovk et al., Algorithmic Learning in a Random World, 2005; Romano et al., Conformalized quantile
+regression, NeurIPS 2019), without any assumption on the forecast but that its errors stay alike.
+
+Three corrections:
+
+- Outcomes of long waits are known last: to use known ones only would count short ones too often. What has not happened
+  after c seconds has a ratio above c / p, and the Kaplan-Meier estimator (1958) has the quantiles of such data.
+- Forecasts of one job err alike. Each job counts once, with all of its forecasts together.
+- Errors change, with load for example. So the level follows the coverage of past intervals: it moves outwards after
+  each miss and inwards after each hit (adaptive conformal inference: Gibbs and Candes, NeurIPS 2021), whose long-run
+  coverage is the target for any sequence. A miss counts as soon as the interval has passed, not when it ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gavelpy.errors import InvalidInput
+from gavelpy.model.arrays import Bools, Floats
+
+COVERAGE = 0.8
+LEAST = 30  # past forecasts with a known outcome, without which there is no interval
+LEAST_JOBS = 10  # of so many jobs
+SIMILAR = 200  # past forecasts with the nearest horizons
+OFFSET_S = 10.0  # added to both times of a ratio, so that a forecast of 0 s has one
+STEP = 0.01  # of the level, after a hit or a miss
+CAUTION = 0.05  # by which the level begins above the coverage
+LEVEL_MIN, LEVEL_MAX = 0.3, 0.995  # of the coverage aimed at
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Seconds from the time of the forecast; infinite = without an upper end."""
+
+    low_s: float
+    high_s: float
+
+    def contains(self, seconds: float) -> bool:
+        """Whether it happened in the interval."""
+        return self.low_s <= seconds <= self.high_s
+
+
+class IntervalModel:
+    """Forecasts of one kind, with their outcomes as they become known."""
+
+    def __init__(self, coverage: float = COVERAGE) -> None:
+        if not 0.0 < coverage < 1.0:
+            raise InvalidInput(f"coverage must be in (0, 1), got {coverage!r}")
+        self.coverage, self.level = coverage, min(coverage + CAUTION, LEVEL_MAX)
+        self._predicted: list[float] = []
+        self._subject: list[int] = []
+        self._outcome: list[float] = []  # seconds up to now for what has not happened
+        self._is_known: list[bool] = []
+        self._interval: list[Interval | None] = []
+        self._is_counted: list[bool] = []  # as a hit or a miss
+        self._known = 0
+
+    def __len__(self) -> int:
+        return len(self._predicted)
+
+    def add(self, predicted_s: float, subject: int) -> int:
+        """A new forecast of a job, with the interval that past ones give it; returns its number."""
+        interval = self.interval(predicted_s)
+        self._interval.append(interval)
+        self._predicted.append(predicted_s)
+        self._subject.append(subject)
+        self._outcome.append(0.0)
+        self._is_known.append(False)
+        self._is_counted.append(interval is None)
+        return len(self._predicted) - 1
+
+    def wait(self, number: int, seconds: float) -> None:
+        """What a forecast predicted has not happened in this time."""
+        if self._is_known[number]:
+            return
+        self._outcome[number] = seconds
+        interval = self._interval[number]
+        if interval is not None and seconds > interval.high_s:
+            self._count(number, is_miss=True)
+
+    def happen(self, number: int, seconds: float) -> None:
+        """What a forecast predicted happened after this time."""
+        if self._is_known[number]:
+            return
+        self._outcome[number], self._is_known[number] = seconds, True
+        self._known += 1
+        interval = self._interval[number]
+        if interval is not None:
+            self._count(number, is_miss=not interval.contains(seconds))
+
+    def _count(self, number: int, *, is_miss: bool) -> None:
+        if not self._is_counted[number]:
+            self._is_counted[number] = True
+            level = self.level + STEP * ((1.0 if is_miss else 0.0) - (1.0 - self.coverage))
+            self.level = min(max(level, LEVEL_MIN), LEVEL_MAX)
+
+    def made(self, number: int) -> Interval | None:
+        """The interval of a forecast when it was made; None if too few were known then."""
+        return self._interval[number]
+
+    def interval(self, predicted_s: float) -> Interval | None:
+        """The interval of a forecast that is made now; None if too few outcomes are known."""
+        if not math.isfinite(predicted_s) or self._known < LEAST:
+            return None
+        horizon = np.log(np.array(self._predicted) + OFFSET_S)
+        near = np.argsort(np.abs(horizon - math.log(predicted_s + OFFSET_S)), kind="stable")[:SIMILAR]
+        known = np.array(self._is_known)[near]
+        _, job, count = np.unique(np.array(self._subject)[near], return_inverse=True, return_counts=True)
+        if known.sum() < LEAST or len(count) < LEAST_JOBS:
+            return None
+        ratios = np.log(np.array(self._outcome)[near] + OFFSET_S) - horizon[near]
+        tail = (1.0 - self.level) / 2.0
+        low, high = kaplan_meier(ratios, known, [tail, 1.0 - tail], 1.0 / count[job])
+        scale = predicted_s + OFFSET_S
+        return Interval(max(scale * math.exp(low) - OFFSET_S, 0.0), scale * math.exp(high) - OFFSET_S)
+
+
+def kaplan_meier(values: Floats, known: Bools, levels: Sequence[float], weights: Floats | None = None) -> list[float]:
+    """Quantiles of values of which those that are not `known` are lower bounds; infinite where they show none.
+
+    With n values the share below the k-th is k / (n + 1), so that a new value is below it with this probability. The
+    weights of n independent groups of values sum to n.
+    """
+    order = np.lexsort((~known, values))
+    values, known = values[order], known[order]
+    weight = np.ones(len(values)) if weights is None else weights[order]
+    at_risk = np.maximum(weight.sum() + 1.0 - np.concatenate([[0.0], np.cumsum(weight)[:-1]]), weight)
+    below = 1.0 - np.cumprod(np.where(known, 1.0 - weight / at_risk, 1.0))
+    found = []
+    for level in levels:
+        reached = np.flatnonzero(known & (below >= level - 1e-12))
+        found.append(float(values[reached[0]]) if len(reached) else math.inf)
+    return found
