@@ -12,6 +12,7 @@ import typer
 from gavelpy.cli import options as o
 from gavelpy.cli import parsing as p
 from gavelpy.cli import simulation_options as s
+from gavelpy.cli.ablation import Ablation, ablated, ablation_json, check_ablation, show_ablation
 from gavelpy.cli.experiment import Experiment, run
 from gavelpy.cli.output import FAILED, INTERRUPTED, Output, console, echo_json, notify, printable
 from gavelpy.cli.parsing import GeneratorChoices, believed_table_of
@@ -48,6 +49,7 @@ def simulate(
     report: s.ReportOption = None,
     figures: s.FiguresOption = None,
     journal: s.JournalOption = None,
+    ablate: s.AblateOption = False,
 ) -> None:
     """Simulate a trace on a cluster under one or more policies.
 
@@ -58,15 +60,19 @@ def simulate(
       gavel simulate --generate 300 --rate-per-h 12 --report report.html
       gavel simulate gavel.trace --throughputs gavel.json --preset gavel-osdi20
       gavel simulate gavel.trace --throughputs gavel.json --packing --estimate
-      gavel simulate trace.csv --conditions conditions.toml --node-mtbf-h 500
+      gavel simulate trace.csv --conditions conditions.toml --ablate
     """
     check_report(report, figures)
     directory = p.writable_directory("--journal", journal) if journal is not None else None
     experiment = replace(
         experiment_of(traces, new, nodes, rates, mechanism, costs, conditions, runs), journal=directory
     )
+    if ablate:
+        check_ablation(experiment)
     results = run(experiment, quiet=output is Output.JSON)
-    _output(experiment, results, report, figures, output)
+    whole = not interruption(experiment, results)
+    without = ablated(experiment, quiet=output is Output.JSON) if ablate and whole else None
+    _output(experiment, results, report, figures, output, without)
 
 
 def experiment_of(
@@ -163,6 +169,7 @@ def _output(
     report: Path | None,
     figures: Path | None,
     output: Output,
+    without: Ablation | None,
 ) -> None:
     write_report(report, figures, experiment, results)
     if report is not None:
@@ -171,9 +178,12 @@ def _output(
         found = {label: result.metrics.to_json() for label, result in results.items()}
         stopped = interruption(experiment, results)
         more = {"interrupted": stopped} if stopped else {}
+        more |= {"ablation": ablation_json(without)} if without is not None else {}
         echo_json({"parameters": experiment.parameters, "seed": experiment.seed, "results": found, **more})
     else:
         show(results)
+        if without is not None:
+            show_ablation(results, without)
     _end_if_stalled(results)
     end_if_interrupted(experiment, results)
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gavelpy.model.job import Trace
     from gavelpy.model.throughput import ThroughputTable
     from gavelpy.policies.base import PolicyRun
+    from gavelpy.simulator.conditions.job_costs import JobCosts
     from gavelpy.simulator.conditions.spec import Conditions
     from gavelpy.simulator.estimation import Learning
     from gavelpy.simulator.settings import SimulationSettings
@@ -251,6 +252,7 @@ class ConditionChoices:
     conditions: o.ConditionsOption = None
     checkpoint_every_s: o.CheckpointEveryOption = None
     node_mtbf_h: o.NodeMtbfOption = None
+    costs_from: o.CostsFromOption = None
 
     def build(self) -> Conditions:
         """The conditions of the file with those of the options."""
@@ -258,11 +260,25 @@ class ConditionChoices:
         from gavelpy.simulator.conditions.spec import Conditions, read_conditions
 
         found = Conditions() if self.conditions is None else read_conditions(self.conditions)
+        if self.costs_from is not None:
+            found = replace(found, costs=_costs_in(self.costs_from))
         if self.checkpoint_every_s is not None:
             found = replace(found, checkpoints=Checkpoints(self.checkpoint_every_s))
         if self.node_mtbf_h is not None:
             found = replace(found, nodes=replace(found.nodes, mtbf_h=self.node_mtbf_h))
         return found
+
+
+def _costs_in(journal: str) -> JobCosts:
+    """The costs that a journal shows."""
+    from gavelpy.journal.recording import read_recording
+    from gavelpy.simulator.past.learned import learn
+    from gavelpy.simulator.past.observed import observe
+
+    learned = learn(observe(read_recording(journal)).ledger)
+    if not (learned.all_costs.start_s or learned.all_costs.moved_s):
+        raise InvalidInput(f"--costs-from must have leases with progress, got none in {journal!r}")
+    return learned.job_costs()
 
 
 @dataclass(frozen=True)

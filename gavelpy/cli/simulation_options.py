@@ -137,6 +137,23 @@ ConditionsOption = Annotated[
         "slow nodes, delays: see docs/simulation-conditions.md. Default: none of these.",
     ),
 ]
+CostsFromOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DATABASE",
+        rich_help_panel=CONDITIONS,
+        help="A scheduler's journal (sqlite:///PATH, postgresql://..., or a file of --journal): starts, checkpoints "
+        "and migrations take as long as there, by job type.",
+    ),
+]
+AblateOption = Annotated[
+    bool,
+    typer.Option(
+        "--ablate",
+        rich_help_panel=CONDITIONS,
+        help="Simulate again without each section of the conditions, and show what each changes.",
+    ),
+]
 CheckpointEveryOption = Annotated[
     float | None,
     typer.Option(

@@ -18,6 +18,8 @@ import numpy as np
 
 from gavelpy.mechanism.events import Outcome
 from gavelpy.model.job import JobSpec
+from gavelpy.simulator.conditions.draws import SIGMA_MAX, Duration
+from gavelpy.simulator.conditions.job_costs import CostsOfType, JobCosts
 from gavelpy.simulator.past.observed import Ledger, ObservedLease
 from gavelpy.simulator.settings import Costs
 
@@ -85,6 +87,31 @@ class LearnedWorld:
             own.stop_s if len(own.stop_s) >= FEW else everyone.stop_s,
             own.exit_s if len(own.exit_s) >= FEW else everyone.exit_s,
         )
+
+    def job_costs(self) -> JobCosts:
+        """The medians and spreads of the costs by job type, for simulations of other jobs; restores are in starts."""
+        types = {name: self.costs_of(name) for name in self.costs if name}
+        everyone = _costs_of_type(self.all_costs)
+        return JobCosts(
+            everyone.start, 0.0, everyone.checkpoint, everyone.migration,
+            {name: _costs_of_type(samples) for name, samples in types.items()},
+        )  # fmt: skip
+
+
+def _costs_of_type(samples: LeaseCosts) -> CostsOfType:
+    start = _lognormal(samples.start_s or samples.moved_s, DEFAULT.restart_s)
+    has_both = min(len(samples.start_s), len(samples.moved_s)) >= FEW
+    more_s = float(np.median(samples.moved_s) - np.median(samples.start_s)) if has_both else 0.0
+    return CostsOfType(start, 0.0, _lognormal(samples.stop_s, DEFAULT.checkpoint_s), max(more_s, 0.0))
+
+
+def _lognormal(samples: Sequence[float], default_s: float) -> Duration:
+    """The distribution with the median of the samples and the standard deviation of their logarithms."""
+    if not samples:
+        return Duration(fixed_s=default_s)
+    seconds = np.maximum(np.array(samples), _LEAST_S)
+    sigma = float(np.log(seconds).std()) if len(samples) >= FEW else 0.0
+    return Duration(median_s=float(np.median(seconds)), sigma=min(sigma, SIGMA_MAX))
 
 
 def kind_of(job: int, spec: JobSpec, gpus: int, gpu_type: str) -> Kind:
