@@ -13,7 +13,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from gavelpy.cli.job_sizes import EFFICIENCY_ALLOWED, GPUS_ALLOWED, RATES_ALLOWED, Sizes, gpus_in_file, size_fields
+from gavelpy.cli.job_sizes import (
+    EFFICIENCY_ALLOWED,
+    GPUS_ALLOWED,
+    PLANS_ALLOWED,
+    RATES_ALLOWED,
+    Sizes,
+    gpus_in_file,
+    plans_in_file,
+    size_fields,
+)
 from gavelpy.cli.job_texts import (
     NODES_ALLOWED,
     VALUE_ALLOWED,
@@ -80,6 +89,7 @@ class JobTemplate:
     gpu_memory_gib: float = 0.0
     cpus_per_gpu: float = 0.0
     memory_gib_per_gpu: float = 0.0
+    plans: dict[int, str] = field(default_factory=dict)  # by number of GPUs
     completion_value: str = ""
     gpu_types: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
@@ -262,6 +272,7 @@ _FIELDS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "command": ("a string or a list of strings", _command),
     "steps_total": ("a number above 0", _positive),
     "gpus": (GPUS_ALLOWED, gpus_in_file),
+    "plans": (PLANS_ALLOWED, lambda value: plans_in_file(_table(_text)(value))),
     "efficiency": (EFFICIENCY_ALLOWED, _table(_number)),
     "weight": ("a number", _number),
     "job_type": ("a string", _text),

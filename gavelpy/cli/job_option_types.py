@@ -55,6 +55,14 @@ EfficiencyOption = Annotated[
         "2:0.95,4:0.85. Default: estimated by the scheduler. Repeatable.",
     ),
 ]
+PlanOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="GPUS:TEXT",
+        rich_help_panel=_JOB,
+        help="What the program receives as GAVEL_PLAN when it runs on this number of GPUs, e.g. 4:tp2. Repeatable.",
+    ),
+]
 WeightOption = Annotated[
     float,
     typer.Option(metavar="W", parser=o.number(1e-9), rich_help_panel=_JOB, help="Weight, for policies that use it."),
@@ -279,6 +287,7 @@ JOB_OPTIONS: Mapping[str, tuple[Any, Any]] = {  # type and default of each; Any:
     "job_type": (JobTypeOption, ""),
     "rate": (RateOption, None),
     "efficiency": (EfficiencyOption, None),
+    "plan": (PlanOption, None),
     "weight": (WeightOption, 1.0),
     "deadline": (DeadlineOption, 0.0),
     "entity": (EntityOption, ""),

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from gavelpy.cli import job_files as f
 from gavelpy.cli import job_texts as t
 from gavelpy.cli.job_option_types import JOB_OPTIONS
-from gavelpy.cli.job_sizes import size_fields
+from gavelpy.cli.job_sizes import plans_in_file, size_fields
 from gavelpy.cli.times import begin, span
 from gavelpy.errors import InvalidInput
 
@@ -80,6 +80,7 @@ def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
         | size_fields(values["gpus"], rates, curve)
         | {
             "deadline_s": values["deadline"],
+            "plans": _plans(values["plan"] or []),
             "secrets": t.secrets(values["secret"] or []),
             "environment": t.pairs("--env", values["environment"] or [], "="),
             "checkpoint_every_s": values["checkpoint_every"],
@@ -99,3 +100,10 @@ def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
             "begin_at_s": 0.0 if values["begin"] is None else begin(values["begin"], time.time()),
         }
     )
+
+
+def _plans(texts: Sequence[str]) -> dict[int, str]:
+    try:
+        return plans_in_file(t.pairs("--plan", texts, ":"))
+    except ValueError:
+        raise InvalidInput(f"--plan must look like 4:tp2 (GPUs:text), got {', '.join(texts)[:60]!r}") from None

@@ -14,6 +14,7 @@ from gavelpy.errors import InvalidInput
 GPUS_ALLOWED = 'a whole number, or several such as [1, 2, 4] or "1..8" with the requested one first'
 RATES_ALLOWED = 'a table of numbers by GPU type, or by GPU type and number of GPUs such as "v100@4"'
 EFFICIENCY_ALLOWED = "a table of numbers by number of GPUs"
+PLANS_ALLOWED = "a table of texts by number of GPUs"
 _DIGITS_MAX = 9
 
 
@@ -63,6 +64,13 @@ def gpus_in_file(value: object) -> Sizes:
     if not all(isinstance(number, int) and not isinstance(number, bool) for number in numbers):
         raise TypeError
     return Sizes(0) if value == 0 else _sizes(numbers, str(value))
+
+
+def plans_in_file(plans: Mapping[str, str]) -> dict[int, str]:
+    """Plans by number of GPUs. Raises ValueError."""
+    if not all(key.isascii() and key.isdecimal() and len(key) <= _DIGITS_MAX for key in plans):
+        raise ValueError
+    return {int(key): plan for key, plan in plans.items()}
 
 
 def size_fields(gpus: Sizes, rates: Mapping[str, float], efficiency: Mapping[str, float]) -> SizeFields:

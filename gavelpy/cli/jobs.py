@@ -225,6 +225,7 @@ def _sentences(found: client_pb2.GetJobResponse) -> list[str]:
         f"Requests {gpus}, weight {job.weight:g}, {team}priority class {printable(job.priority)}; "
         f"command {found.description.command!r}.",
         *_software(found.description),
+        *_plans(found.description),
         *([f"Value of completion: {value}."] if (value := found.description.completion_value) else []),
         *_variables(found.description),
         *_notifications(found.description),
@@ -264,6 +265,12 @@ def _software(description: client_pb2.JobDescription) -> list[str]:
     """A line with what the job runs with, if it is not only the software of its node."""
     parts = [f"{field.name} {value}" for field, value in description.software.ListFields()]
     return [printable(f"Runs with {', '.join(parts)}.")] if parts else []
+
+
+def _plans(description: client_pb2.JobDescription) -> list[str]:
+    """A line with the plans by number of GPUs, if there are any."""
+    plans = ", ".join(f"{plan} on {gpus}" for gpus, plan in sorted(description.plans.items()))
+    return [printable(f"Plans by number of GPUs: {plans}.")] if plans else []
 
 
 def _limits(found: client_pb2.GetJobResponse) -> list[str]:

@@ -93,13 +93,14 @@ CHOSEN = 13  # an allocation that names the configurations of the next round
 MEASURED = 13  # the GPU memory that jobs use; settings: whether it counts as declared
 PRICED = 14  # an allocation in which other resources than GPUs, or quotas of teams, are worth something
 LOCATED = 15  # the rack, zone and region of a node; settings: placement and consolidation
+PLANNED = 15  # jobs with a plan for each number of GPUs
 TIMED = 15  # what stops and starts cost jobs, as measured
 NEWEST = 15
 OLDEST = 1  # that can be read
 _LATER = {  # newest version of an event, if above VERSION
     "AllocationSolved": PRICED,
     "ThroughputEstimated": SIZED,
-    "JobSubmitted": VALUED,
+    "JobSubmitted": PLANNED,
     "JobsArchived": ARCHIVED,
     "JobsHeld": ORDERED,
     "ReservationAdded": BOOKED,
@@ -195,6 +196,7 @@ _LATER_OF_JOBS = {  # a job without them needs no version
     "sizes": SIZED,
     "rates_by_size": SIZED,
     "completion_value": VALUED,
+    "plans": PLANNED,
     "hold": ORDERED,
     "begin_at_s": ORDERED,
     "begin_s": ORDERED,

@@ -15,7 +15,7 @@ import numpy as np
 from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import VALUE_MAX, Floats, floats, index_of, require
 from gavelpy.model.completion_value import CompletionValue
-from gavelpy.model.job_sizes import RatesBySize, checked_rates, checked_sizes
+from gavelpy.model.job_sizes import RatesBySize, checked_plans, checked_rates, checked_sizes
 from gavelpy.model.notify import NO_NOTIFICATIONS, Notify
 from gavelpy.model.software import OF_NODE, Software
 
@@ -93,6 +93,7 @@ class JobSpec:
     memory_gib_per_gpu: float = 0.0  # memory of the node, likewise
     sizes: tuple[int, ...] = ()  # all numbers of GPUs on which it can run, ascending; empty = on `gpus` only
     rates_by_size: RatesBySize = field(default_factory=dict)  # of the sizes other than `gpus`; without: estimated
+    plans: Mapping[int, str] = field(default_factory=dict)  # what its program receives, by number of GPUs held
     completion_value: str = ""  # what its end is worth by its time (model.completion_value); empty = not stated
 
     def __post_init__(self) -> None:
@@ -131,7 +132,8 @@ class JobSpec:
     def _check_rates(self) -> None:
         rates = checked_rates("rates_steps_per_s", self.id, self.rates_steps_per_s)
         sizes, by_size = checked_sizes(self.id, self.gpus, tuple(self.sizes), self.rates_by_size)
-        vars(self).update(rates_steps_per_s=rates, sizes=sizes, rates_by_size=by_size)
+        plans = checked_plans(self.id, self.gpus, sizes, self.plans)
+        vars(self).update(rates_steps_per_s=rates, sizes=sizes, rates_by_size=by_size, plans=plans)
 
     def _check_owner(self) -> None:
         if not self.owner.isprintable():
@@ -187,7 +189,7 @@ class JobSpec:
         if (
             (self.software is OF_NODE or self.software == OF_NODE)
             and not (self.secrets or self.stall_s or self.time_s or self.gpu_memory_gib)
-            and not (self.cpus_per_gpu or self.memory_gib_per_gpu)
+            and not (self.cpus_per_gpu or self.memory_gib_per_gpu or self.plans)
             and self.kind is JobKind.BATCH
         ):
             return ()  # most jobs
@@ -285,6 +287,7 @@ FEATURES: Mapping[str, Callable[[JobSpec], object]] = {
     "cpus-per-gpu": lambda spec: spec.cpus_per_gpu,
     "image": lambda spec: spec.software.image,
     "memory-per-gpu": lambda spec: spec.memory_gib_per_gpu,
+    "plan": lambda spec: spec.plans,
     "pty": lambda spec: spec.kind is JobKind.INTERACTIVE,
     "secret": lambda spec: spec.secrets,
     "snapshot": lambda spec: spec.software.snapshot,

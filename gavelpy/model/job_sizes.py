@@ -8,6 +8,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import VALUE_MAX
 
 SIZES_MAX = 64  # numbers of GPUs of one job
+PLAN_MAX = 1_024  # characters
 RatesBySize = Mapping[int, Mapping[str, float]]  # steps/s of the whole job, by number of GPUs and GPU type
 
 
@@ -32,6 +33,18 @@ def checked_sizes(
     if len(sizes) <= 1:
         return (), {}
     return tuple(sorted(sizes)), {size: dict(by_type) for size, by_type in sorted(rates.items())}
+
+
+def checked_plans(job: str, gpus: int, sizes: Sequence[int], plans: Mapping[int, str]) -> dict[int, str]:
+    """A copy of the plans of a job by number of GPUs, ascending. Raises InvalidInput."""
+    for size, plan in plans.items():
+        if size not in (sizes or (gpus,)):
+            allowed = ", ".join(map(str, sizes or (gpus,)))
+            raise InvalidInput(f"plans of job {job!r} must be of its numbers of GPUs ({allowed}), got {size!r}")
+        if not isinstance(plan, str) or not plan or "\0" in plan or len(plan) > PLAN_MAX:
+            allowed = f"1 to {PLAN_MAX:,} characters without NUL"
+            raise InvalidInput(f"plans[{size}] of job {job!r} must be {allowed}, got {plan!r:.80}")
+    return dict(sorted(plans.items()))
 
 
 def checked_rates(name: str, job: str, rates: Mapping[str, float]) -> dict[str, float]:

@@ -28,6 +28,19 @@ def test_first_number_is_the_requested_one(text: str, gpus: int, sizes: tuple[in
     assert gpus_of(text) == (gpus, sizes)
 
 
+def test_plans_are_read_by_number_of_gpus(tmp_path: Path) -> None:
+    job = from_file(tmp_path, 'gpus = [1, 4]\nplans = {1 = "dp1", 4 = "tp2,dp2"}\n')
+
+    assert job.plans == {1: "dp1", 4: "tp2,dp2"}
+    assert dict(job.message().plans) == {1: "dp1", 4: "tp2,dp2"}
+
+
+@pytest.mark.parametrize("plans", ['{four = "x"}', "{4 = 1}", '"x"'])
+def test_plans_that_mean_nothing_are_refused_by_field(tmp_path: Path, plans: str) -> None:
+    with pytest.raises(InvalidInput, match=r"job\[0\]\.plans must be a table of texts by number of GPUs"):
+        from_file(tmp_path, f"gpus = [1, 4]\nplans = {plans}\n")
+
+
 def test_rates_and_efficiency_are_sorted_by_number_of_gpus() -> None:
     given = rates(["v100:10,k80:1", "v100@4:36"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
@@ -73,6 +74,11 @@ class LeaseIterator(LeaseLoop, Generic[Item]):
     def world(self) -> int:
         """Ranks of the job under this lease; another lease may have another number."""
         return self._context.world
+
+    @property
+    def plan(self) -> str:
+        """What the job's owner gave for the number of GPUs of this lease (`gavel submit --plan`); empty = nothing."""
+        return os.environ.get("GAVEL_PLAN", "")
 
     def __iter__(self) -> Iterator[Item]:
         if self.should_stop():

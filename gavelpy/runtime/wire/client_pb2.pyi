@@ -266,6 +266,26 @@ class JobDescription(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class PlansEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     NAME_FIELD_NUMBER: _builtins.int
     STEPS_TOTAL_FIELD_NUMBER: _builtins.int
     GPUS_FIELD_NUMBER: _builtins.int
@@ -305,6 +325,7 @@ class JobDescription(_message.Message):
     GPU_MEMORY_GIB_FIELD_NUMBER: _builtins.int
     CPUS_PER_GPU_FIELD_NUMBER: _builtins.int
     MEMORY_GIB_PER_GPU_FIELD_NUMBER: _builtins.int
+    PLANS_FIELD_NUMBER: _builtins.int
     COMPLETION_VALUE_FIELD_NUMBER: _builtins.int
     INTERACTIVE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
@@ -397,6 +418,10 @@ class JobDescription(_message.Message):
     def secrets(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """names of the owner's secrets, by the variable that gets the value"""
 
+    @_builtins.property
+    def plans(self) -> _containers.ScalarMap[_builtins.int, _builtins.str]:
+        """what its program receives, by the number of GPUs that it has"""
+
     def __init__(
         self,
         *,
@@ -439,12 +464,13 @@ class JobDescription(_message.Message):
         gpu_memory_gib: _builtins.float = ...,
         cpus_per_gpu: _builtins.float = ...,
         memory_gib_per_gpu: _builtins.float = ...,
+        plans: _abc.Mapping[_builtins.int, _builtins.str] | None = ...,
         completion_value: _builtins.str = ...,
         interactive: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["notify", b"notify", "software", b"software"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "array_limit", b"array_limit", "array_position", b"array_position", "array_size", b"array_size", "begin_at_s", b"begin_at_s", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "completion_value", b"completion_value", "cpus_per_gpu", b"cpus_per_gpu", "deadline_s", b"deadline_s", "efficiency", b"efficiency", "entity", b"entity", "environment", b"environment", "exclude", b"exclude", "gpu_memory_gib", b"gpu_memory_gib", "gpu_types", b"gpu_types", "gpus", b"gpus", "hold", b"hold", "interactive", b"interactive", "job_type", b"job_type", "memory_gib_per_gpu", b"memory_gib_per_gpu", "name", b"name", "no_preempt", b"no_preempt", "nodes", b"nodes", "notify", b"notify", "one_process_a_node", b"one_process_a_node", "preemptible", b"preemptible", "priority", b"priority", "rates_by_size", b"rates_by_size", "rates_steps_per_s", b"rates_steps_per_s", "reservation", b"reservation", "secrets", b"secrets", "sizes", b"sizes", "software", b"software", "stall_s", b"stall_s", "steps_total", b"steps_total", "time_s", b"time_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "weight", b"weight", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "array_limit", b"array_limit", "array_position", b"array_position", "array_size", b"array_size", "begin_at_s", b"begin_at_s", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "completion_value", b"completion_value", "cpus_per_gpu", b"cpus_per_gpu", "deadline_s", b"deadline_s", "efficiency", b"efficiency", "entity", b"entity", "environment", b"environment", "exclude", b"exclude", "gpu_memory_gib", b"gpu_memory_gib", "gpu_types", b"gpu_types", "gpus", b"gpus", "hold", b"hold", "interactive", b"interactive", "job_type", b"job_type", "memory_gib_per_gpu", b"memory_gib_per_gpu", "name", b"name", "no_preempt", b"no_preempt", "nodes", b"nodes", "notify", b"notify", "one_process_a_node", b"one_process_a_node", "plans", b"plans", "preemptible", b"preemptible", "priority", b"priority", "rates_by_size", b"rates_by_size", "rates_steps_per_s", b"rates_steps_per_s", "reservation", b"reservation", "secrets", b"secrets", "sizes", b"sizes", "software", b"software", "stall_s", b"stall_s", "steps_total", b"steps_total", "time_s", b"time_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "weight", b"weight", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

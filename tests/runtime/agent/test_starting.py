@@ -191,6 +191,11 @@ def test_job_of_several_sizes_learns_them() -> None:
     assert "GAVEL_GPU_SIZES" not in make_environment(make_assignment())
 
 
+def test_job_receives_the_plan_for_its_number_of_gpus() -> None:
+    assert make_environment(make_assignment(plan="tp2,dp2"))["GAVEL_PLAN"] == "tp2,dp2"
+    assert "GAVEL_PLAN" not in make_environment(make_assignment())
+
+
 def test_one_process_a_node_has_all_gpus() -> None:
     assignment = make_assignment(gpus=(0, 1), one_process_a_node=True, node_rank=1, node_count=2, world_size=2)
     lease = LeaseContext(8, JOB, Path("/state"), "token", None, 0.0)

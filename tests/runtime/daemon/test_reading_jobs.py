@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 
 from gavelpy.errors import InvalidInput
+from gavelpy.journal.codec import decode, encode
+from gavelpy.mechanism.events import JobSubmitted
 from gavelpy.model.job import JobKind, JobSpec
 from gavelpy.model.software import Software as JobSoftware
 from gavelpy.runtime.accounts import Account
 from gavelpy.runtime.agent.gpus import Gpus
 from gavelpy.runtime.agent.leases.environment import LeaseContext, NodeEnvironment, job_environment, rank_environment
 from gavelpy.runtime.agent.leases.orders import NodeAssignment
+from gavelpy.runtime.daemon.rpc.client_messages import description_message
 from gavelpy.runtime.daemon.rpc.requests import JobReader
 from gavelpy.runtime.wire import client_pb2 as pb
 from gavelpy.runtime.wire.software_pb2 import Software
@@ -97,6 +100,29 @@ def test_image_is_read() -> None:
     (job,) = read(make_description(software=Software(image="torch:2"), working_directory="/usr/local/work"))
 
     assert job.software.image == "torch:2"
+
+
+def test_plans_are_read_by_number_of_gpus_and_shown_in_the_description() -> None:
+    (job,) = read(make_description(sizes=[1, 4], plans={4: "tp2", 1: "dp1"}))
+
+    assert list(job.plans.items()) == [(1, "dp1"), (4, "tp2")]
+    assert dict(description_message(job).plans) == {1: "dp1", 4: "tp2"}
+    kept = decode(encode(JobSubmitted(job), 0.0))[1]
+    assert isinstance(kept, JobSubmitted)
+    assert kept.spec.plans == job.plans
+
+
+@pytest.mark.parametrize(
+    ("plans", "message"),
+    [
+        ({2: "x"}, r"jobs\[0\]\.plans must be keyed by numbers of GPUs of the job \(1, 4\), got 2"),
+        ({4: ""}, r"jobs\[0\]\.plans\[4\] must be a text"),
+        ({4: "x" * 2000}, r"jobs\[0\]\.plans\[4\] must be"),
+    ],
+)
+def test_plans_that_mean_nothing_are_refused(plans: dict[int, str], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        read(make_description(sizes=[1, 4], plans=plans))
 
 
 def test_secrets_are_read_by_variable() -> None:

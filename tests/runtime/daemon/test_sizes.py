@@ -46,7 +46,7 @@ def test_ranks_and_world_size_are_those_of_the_size_held(tmp_path: Path) -> None
             Agent("n1").connected(cluster) as two,
         ):
             await cluster.until(lambda: len(cluster.core.pool.node_ids) == 2, "both nodes are there")
-            (job,) = await cluster.submit(make_elastic())
+            (job,) = await cluster.submit(make_elastic(plans={1: "alone", 2: "dp2"}))
             await until_held(cluster, job, 2)
             (other,) = await cluster.submit(make_spec())
             await until_held(cluster, other, 1)
@@ -55,6 +55,8 @@ def test_ranks_and_world_size_are_those_of_the_size_held(tmp_path: Path) -> None
             await until_held(cluster, job, 2)
 
             found = [(lease, launch) for agent in (one, two) for lease, launch in agent.launches]
+            assert {launch.plan for _, launch in found if launch.world_size == 2} == {"dp2"}
+            assert {launch.plan for _, launch in found if launch.world_size == 1} == {"", "alone"}
             mine = sorted((lease, launch.first_rank, launch.world_size, launch.node_count, launch.rate_steps_per_s)
                           for lease, launch in found if launch.job_name == f"job-{job}")  # fmt: skip
             (status,) = JobQueries(cluster.scheduler).statuses([job])

@@ -251,6 +251,8 @@ def _gavel(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnvironmen
         variables[lease_files.RESUME_DIRECTORY_VARIABLE] = str(lease.resume_directory)
     if assignment.sizes:
         variables["GAVEL_GPU_SIZES"] = ",".join(map(str, sorted(assignment.sizes)))
+    if assignment.plan:
+        variables["GAVEL_PLAN"] = assignment.plan
     if assignment.software.snapshot:
         variables["GAVEL_SNAPSHOT"] = assignment.software.snapshot
     return variables

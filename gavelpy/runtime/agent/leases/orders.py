@@ -17,8 +17,8 @@ from gavelpy.runtime.wire import agent_pb2, software_pb2
 
 # Options of jobs whose fields this agent knows. The scheduler places no job that needs another one on this node.
 FEATURES: Final = (
-    "co_located", "conda", "cpus-per-gpu", "image", "memory-per-gpu", "pty", "secret", "snapshot", "stall", "time",
-    "venv",
+    "co_located", "conda", "cpus-per-gpu", "image", "memory-per-gpu", "plan", "pty", "secret", "snapshot", "stall",
+    "time", "venv",
 )  # fmt: skip
 TEXT_MAX: Final = 1 << 20
 RANKS_MAX: Final = 1 << 16
@@ -68,6 +68,7 @@ class NodeAssignment:
     cpus_per_gpu: float = 0.0
     memory_gib_per_gpu: float = 0.0
     sizes: tuple[int, ...] = ()  # all numbers of GPUs on which the job may run; empty = always as many as now
+    plan: str = ""  # of the owner, for the number of GPUs of the lease
     gpu_memory_gib: float = 0.0  # of each GPU, which it may share; 0 = not known
     gpu_memory_share: float = 0.0  # the same of a GPU's memory; 0 = not known
 
@@ -149,7 +150,7 @@ def _check_numbers(launch: agent_pb2.Launch) -> None:
 
 def _check_texts(launch: agent_pb2.Launch) -> None:
     names = ("job_name", "owner", "command", "working_directory", "gpu_type", "rendezvous_address")
-    for name in (*names, "checkpoint_directory_id"):
+    for name in (*names, "checkpoint_directory_id", "plan"):
         _check_text(name, getattr(launch, name))
     for variable, value in (*launch.environment.items(), *launch.secrets.items()):
         if not _NAME.fullmatch(variable):

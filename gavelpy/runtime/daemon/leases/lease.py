@@ -77,6 +77,7 @@ class Start:
     resume_lease: int  # -1 = from scratch
     resume_steps: float
     rate_steps_per_s: float  # expected; 0 = unknown
+    gpus_held: int = 0  # by the lease, on all its nodes
     time_left_s: float = 0.0  # running time until the job's time limit; 0 = no limit
     directory: str = ""  # id of the checkpoint directory that the lease writes to; empty = not known
     beside_job: int = -1  # the co-located job; -1 = none
@@ -252,6 +253,7 @@ def start_of(core: SchedulerCore, lease: Lease, part: Part) -> Start:
         resume_lease=lease.resume_lease,
         resume_steps=lease.resume_steps,
         rate_steps_per_s=lease.rate_steps_per_s,
+        gpus_held=len(lease.gpus),
         time_left_s=time_left_s(core.jobs.by_serial, lease.job),
         directory=directory_of(core, lease),
         beside_job=partner_of(core, lease.job, lease.lease)[0],

@@ -268,6 +268,7 @@ def order_message(
                 gpu_memory_gib=start.gpu_memory_gib,
                 gpu_memory_share=start.gpu_memory_share,
                 beside_job=None if start.beside_job < 0 else start.beside_job,
+                plan=spec.plans.get(start.gpus_held, ""),
                 sizes=spec.sizes if len(spec.sizes) > 1 else (),
             )
         )

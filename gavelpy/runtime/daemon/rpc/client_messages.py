@@ -63,6 +63,7 @@ def description_message(spec: JobSpec) -> pb.JobDescription:
         gpu_memory_gib=spec.gpu_memory_gib,
         cpus_per_gpu=spec.cpus_per_gpu,
         memory_gib_per_gpu=spec.memory_gib_per_gpu,
+        plans=spec.plans,
         completion_value=spec.completion_value,
         gpu_types=spec.gpu_types,
         nodes=spec.nodes,

@@ -24,7 +24,7 @@ from gavelpy.model.job import (
     JobSpec,
     assumed_steps,
 )
-from gavelpy.model.job_sizes import SIZES_MAX, RatesBySize, rates_by_efficiency
+from gavelpy.model.job_sizes import PLAN_MAX, SIZES_MAX, RatesBySize, rates_by_efficiency
 from gavelpy.model.notify import Notify
 from gavelpy.model.software import OF_SYSTEM, Software
 from gavelpy.runtime.daemon.job_history import NAMELESS
@@ -149,6 +149,7 @@ def _job_spec(field: str, job: client_pb2.JobDescription, owner: str) -> JobSpec
         stall_s=number(f"{field}.stall_s", job.stall_s),
         gpu_memory_gib=number(f"{field}.gpu_memory_gib", job.gpu_memory_gib),
         cpus_per_gpu=number(f"{field}.cpus_per_gpu", job.cpus_per_gpu),
+        plans=_plans(f"{field}.plans", job, sizes),
         completion_value=_completion_value(f"{field}.completion_value", job.completion_value),
         memory_gib_per_gpu=number(f"{field}.memory_gib_per_gpu", job.memory_gib_per_gpu),
         gpu_types=_gpu_types(f"{field}.gpu_types", job),
@@ -198,6 +199,15 @@ def _rates_by_size(
     for size, its_rates in rates_by_efficiency(gpus, rates, job.efficiency).items():
         found[size] = _rates(f"{field}.efficiency[{size}]", its_rates)
     return found
+
+
+def _plans(field: str, job: client_pb2.JobDescription, sizes: Sequence[int]) -> dict[int, str]:
+    gpus = tuple(sizes) or (job.gpus or 1,)
+    for size, plan in job.plans.items():
+        require(size in gpus, field, f"keyed by numbers of GPUs of the job ({', '.join(map(str, gpus))})", size)
+        text(f"{field}[{size}]", plan, characters_max=PLAN_MAX)
+        require(bool(plan), f"{field}[{size}]", "a text", plan)
+    return dict(job.plans)
 
 
 def _completion_value(field: str, value: str) -> str:
