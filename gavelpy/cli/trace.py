@@ -105,7 +105,8 @@ def convert(
 ) -> None:
     """Convert a trace to another format. Gavel's format has neither ids nor rates.
 
-    OUT.provenance.json receives the source, its SHA-256, and the rule and seed by which durations became steps.
+    OUT.provenance.json receives the source, its SHA-256, and the rule and seed by which durations became steps;
+    OUT.nodes.csv the nodes of the trace, if it has any.
 
     \b
     Examples:
@@ -129,6 +130,12 @@ def convert(
     trace = reading.read_file(source, table, seed, reference_gpu_type)
     write_trace(trace, target, chosen)
     write_provenance(trace, target, __version__)
+    if trace.nodes:
+        from gavelpy.traces.node_events import write_node_events
+
+        nodes = target.with_name(f"{target.name}.nodes.csv")
+        write_node_events(trace.nodes, nodes)
+        notify(f"{len(trace.nodes):,} nodes written to {nodes}, for --cluster none --node-events")
     notify(f"{len(trace):,} jobs written to {target} ({chosen.value})")
 
 

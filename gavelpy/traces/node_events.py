@@ -20,13 +20,14 @@ from gavelpy.model.cluster import ClusterNode
 from gavelpy.model.cluster_changes import ChangeKind, ClusterChange
 from gavelpy.model.job import AMOUNT_MAX, GPUS_MAX, NodeId
 from gavelpy.traces.durations import Row, cells_of, gpu_type_named
-from gavelpy.traces.fields import Place, csv_table, parse_json, read_text
+from gavelpy.traces.fields import Place, csv_table, csv_text, parse_json, write_text
 from gavelpy.traces.source import TraceFile, head_of
 
 COLUMNS = ("at_s", "event", "node")
 OPTIONAL = ("gpu_type", "gpus", "cpus", "memory_gib", "rack", "zone", "region")
 _SPOT_NAME = re.compile(r".*?(?P<zone>[a-z]{2,}-[a-z]+-[0-9]+[a-z])_(?P<type>[A-Za-z0-9-]+)_(?P<gpus>[0-9]{1,4})\.json")
 _INSTANCES_MAX = 100_000
+_TEXT_MAX = 1 << 26  # characters of a JSON file
 _GAP_MAX_S = 1e9
 
 
@@ -37,6 +38,18 @@ def read_node_events(paths: Iterable[str | Path]) -> tuple[ClusterChange, ...]:
         text = head_of(path).text.lstrip()
         found += _spot(Path(path)) if text.startswith("{") else _csv(Path(path))
     return tuple(sorted(found, key=lambda change: change.at_s))
+
+
+def write_node_events(nodes: Sequence[ClusterNode], path: str | Path) -> None:
+    """Writes our CSV, in which these nodes join at 0."""
+    rows = [
+        [
+            *("0", ChangeKind.JOINED.value, str(node.node_id), node.gpu_type, str(node.gpu_count)),
+            *(repr(node.cpus), repr(node.memory_gib), node.rack, node.zone, node.region),
+        ]
+        for node in nodes
+    ]
+    write_text(path, csv_text((*COLUMNS, *OPTIONAL), rows))
 
 
 def hashes_of(paths: Iterable[str | Path]) -> dict[str, str]:
@@ -110,7 +123,7 @@ def _spot(path: Path) -> list[ClusterChange]:
 
 
 def _availability(path: Path) -> tuple[float, Sequence[int]]:
-    document = parse_json(read_text(path), str(path))
+    document = parse_json(TraceFile(path).text(_TEXT_MAX), str(path))
     value = document.value
     metadata = value.get("metadata") if isinstance(value, dict) else None
     if not isinstance(metadata, dict) or not isinstance(value.get("data"), list) or not value["data"]:

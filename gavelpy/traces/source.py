@@ -82,6 +82,17 @@ class TraceFile:
                 except UnicodeDecodeError as error:
                     raise Place(self.file).error("text", "UTF-8", raw[error.start : error.start + 1]) from error
 
+    def text(self, characters_max: int) -> str:
+        """The whole text, which must not be longer."""
+        found: list[str] = []
+        count = 0
+        for chunk in self.chunks():
+            count += len(chunk)
+            if count > characters_max:
+                raise Place(self.file).error("file", f"at most {characters_max:,} characters long", "more")
+            found.append(chunk)
+        return "".join(found)
+
     def sha256(self) -> str:
         """Hash of the whole file; call it after the last line."""
         return self._hash.hexdigest()

@@ -7,7 +7,7 @@ import pytest
 
 from gavelpy.traces.reader import read_trace
 from tests.cli.commands import TRACE, Gavel
-from tests.traces.histories import PHILLY
+from tests.traces.histories import PHILLY, write_sample
 
 SEVEN = "A3C\tpython a.py\t--max-steps\t0\t1000\t{arrival}\t1\n"
 
@@ -180,3 +180,31 @@ def test_option_of_traces_is_refused_with_generated_jobs(gavel: Gavel) -> None:
     answer = gavel("simulate", "--generate", "3", "--from", "philly")
 
     assert "--from needs a TRACE, got 'philly' with --generate" in answer.err
+
+
+def test_nodes_of_a_trace_are_written_as_node_events(gavel: Gavel) -> None:
+    folder = write_sample(gavel.folder, "openb")
+
+    answer = gavel("trace", "convert", str(folder), "new.csv")
+    options = ("--cluster", "none", "--node-events", "new.csv.nodes.csv", "--policy", "fifo", "-o", "json")
+    simulated = gavel("simulate", "new.csv", *options).json
+
+    assert "1 nodes written to new.csv.nodes.csv" in answer.err
+    assert simulated["results"]["fifo"]["jobs_unfinished"] == 0
+    assert list(simulated["parameters"]["trace_provenance"]["node_events"]) == ["new.csv.nodes.csv"]
+
+
+def test_simulation_takes_the_nodes_of_a_trace(gavel: Gavel) -> None:
+    folder = write_sample(gavel.folder, "openb")
+
+    answer = gavel("simulate", str(folder), "--cluster", "trace", "--policy", "fifo", "-o", "json")
+
+    assert answer.json["parameters"]["cluster"] == {"v100": 2}
+
+
+@pytest.mark.parametrize(("cluster", "expected"), [("trace", "needs a trace with nodes"), ("none", "--node-events")])
+def test_cluster_without_nodes_is_refused(gavel: Gavel, cluster: str, expected: str) -> None:
+    answer = gavel("simulate", gavel.trace(), "--cluster", cluster)
+
+    assert answer.code == 2
+    assert expected in answer.err

@@ -13,6 +13,7 @@ import pytest
 
 from gavelpy.errors import InvalidInput
 from gavelpy.traces.json_stream import json_elements
+from gavelpy.traces.node_events import read_node_events
 from gavelpy.traces.reader import read_trace
 from gavelpy.traces.source import LINE_MAX, TraceFile
 
@@ -88,6 +89,9 @@ def test_line_of_the_longest_length_is_read_and_a_longer_one_refused(tmp_path: P
         ("gavel", b"a\tb"),
         ("philly", b"timestamp,duration,num_gpus,gpu_time,cluster\n"),
         ("philly", b'[{"attempts": "'),
+        ("slurm", b"JobID|State|Submit|ElapsedRaw|AllocTRES\n"),
+        ("pai", b"j1,worker,"),
+        ("kueue", b'{"items": [{"kind": "'),
     ],
 )
 def test_line_of_two_gigabytes_is_refused_in_bounded_memory(tmp_path: Path, format: str, head: bytes) -> None:
@@ -100,6 +104,16 @@ def test_line_of_two_gigabytes_is_refused_in_bounded_memory(tmp_path: Path, form
 
     assert "must be" in done.stdout
     assert done.stdout.count("\n") == 1
+
+
+def test_spot_file_of_two_gigabytes_is_refused_in_bounded_memory(tmp_path: Path) -> None:
+    file = tmp_path / "us-west-2a_v100_1.json"
+    with file.open("wb") as stream:
+        stream.write(b'{"metadata": {"gap_seconds": 1}, "data": [1')
+        os.truncate(stream.fileno(), 2 * 10**9)
+
+    with pytest.raises(InvalidInput, match="file must be at most 67,108,864 characters long, got 'more'"):
+        read_node_events([file])
 
 
 def test_hash_counts_what_a_reader_leaves(tmp_path: Path) -> None:
