@@ -26,7 +26,7 @@ from gavelpy.mechanism.gpus import NONE
 from gavelpy.mechanism.taking import Chosen
 from gavelpy.mechanism.topology import WORDS, PlaceLevel, best_levels, groups, level_of
 from gavelpy.mechanism.waiting import NOT_NOW, Apart
-from gavelpy.model.arrays import Ints
+from gavelpy.model.arrays import Floats, Ints
 
 if TYPE_CHECKING:
     from gavelpy.mechanism.core import SchedulerCore
@@ -128,6 +128,22 @@ def started(jobs: JobTable, rows: Ints) -> None:
 def _steps(held_s: float, now_s: float, settings: MechanismSettings) -> int:
     """How many levels worse than the first a gang accepts, which has been held back since then."""
     return math.floor((now_s - held_s) / settings.consolidate_s + ROUNDING)
+
+
+def fragmentation_delays_s(core: SchedulerCore) -> Floats:
+    """The fragmentation delay of each job so far, by serial; 0 for jobs that have left the tables."""
+    found = np.zeros(core.jobs.ids.next_serial)
+    for row, one in core.jobs.apart.items():
+        found[core.jobs.ids.serial(row)] = one.until(core.now_s)
+    return found
+
+
+def delay_in_words(core: SchedulerCore, row: int) -> str:
+    """The fragmentation delay of a job, for people; empty = it has none."""
+    delay_s = core.jobs.apart.get(row, Apart()).until(core.now_s)
+    if not delay_s:
+        return ""
+    return f"{delay_s:.0f} s of its waiting are fragmentation delay: enough GPUs were free, but not close together"
 
 
 def held_back_in_words(core: SchedulerCore, row: int) -> str:

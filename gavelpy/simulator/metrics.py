@@ -54,6 +54,8 @@ class RunMetrics:
     probes_pairs: int = 0  # (job, partner, GPU type) that were probed
     probes_gpu_s: float = 0.0  # GPU time reserved for probes
     gpu_hours: Mapping[str, float] = field(default_factory=dict)  # by use; see `capacity.gpu_hours`
+    avg_fair_share_delay_s: float = math.nan  # waiting of measured jobs that finished, but for the following
+    avg_fragmentation_delay_s: float = math.nan  # enough GPUs were free, but not close together
 
     def to_json(self) -> dict[str, Any]:
         """The documented object; NaN becomes null."""
@@ -186,6 +188,25 @@ def metrics(history: History, measured: Bools, effort: Effort, useful_gpu_s: Flo
         wall_s=effort.wall_s,
         cpu_s=effort.cpu_s,
         cpu_solve_s=effort.cpu_solve_s,
+    )
+
+
+def with_delays(found: RunMetrics, history: History, measured: Bools, fragmentation_s: Floats) -> RunMetrics:
+    """The metrics with the two parts of the waiting. `fragmentation_s` (J,): fragmentation delays of all jobs.
+
+    A start that is under way counts as running. Source of the two terms: Jeon et al. (ATC '19), section 3.
+    """
+    n = history.count
+    jobs, _, starts, ends, _ = history.sized_runs()
+    waited_s = history.finish_s[:n] - history.arrival_s[:n] - np.bincount(jobs, ends - starts, minlength=n)[:n]
+    rows = np.flatnonzero(measured[:n] & ~np.isnan(waited_s))
+    if not len(rows):
+        return found
+    apart_s = float(fragmentation_s[rows].mean())
+    return replace(
+        found,
+        avg_fair_share_delay_s=float(waited_s[rows].mean()) - apart_s,
+        avg_fragmentation_delay_s=apart_s,
     )
 
 

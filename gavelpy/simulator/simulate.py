@@ -24,6 +24,7 @@ from gavelpy.journal.history import History
 from gavelpy.mechanism import failures
 from gavelpy.mechanism.accept import check_foreign
 from gavelpy.mechanism.commands import SolveAllocation
+from gavelpy.mechanism.consolidation import fragmentation_delays_s
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import (
     NO_INTS,
@@ -309,6 +310,7 @@ class Simulation(VirtualScheduler):
         found = with_probes_made(
             metrics.metrics(self.history, self.measured, effort, useful_gpu_s), self.engine.profiled, self.history
         )
+        found = metrics.with_delays(found, self.history, self.measured, fragmentation_delays_s(self.core))
         return replace(
             found, gpu_hours=gpu_hours(self.history, self.capacity, self.agents.used_gpu_s(self.history.now_s))
         )

@@ -28,7 +28,8 @@ COMMANDS = (
     "--generate 50 --cluster v100:16,k80:16 --policy las,min_makespan --multi-gpu --round-s 120 --restart-s 40",
 )
 TIMINGS = ("wall_s", "cpu_s", "cpu_solve_s", "cpu_fairness_s")
-NEWER = ("efficiency", "gpu_hours", "ideal_avg_jct_s", "ideal_makespan_s")  # than the digests
+NEWER = ("efficiency", "gpu_hours", "ideal_avg_jct_s", "ideal_makespan_s", "avg_fair_share_delay_s",
+         "avg_fragmentation_delay_s")  # fmt: skip  # than the digests
 
 
 def digest(command: str) -> str:

@@ -35,6 +35,8 @@ FIGURES = {
     "probes_pairs",
     "probes_gpu_s",
     "gpu_hours",
+    "avg_fair_share_delay_s",
+    "avg_fragmentation_delay_s",
 }
 THREE = "id,arrival_s,steps_total,rate_v100\n" + "".join(f"{name},0,100,1\n" for name in "abc")
 SMALL = ("--cluster", "v100:2,k80:2")

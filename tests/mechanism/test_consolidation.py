@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gavelpy.errors import InvalidInput
 from gavelpy.journal.codec import decode, decode_state, encode, encode_state
+from gavelpy.mechanism.consolidation import fragmentation_delays_s
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import ConfigChanged, JobSubmitted, NodeJoined, Outcome
 from gavelpy.mechanism.gpus import GpuPool
@@ -288,3 +289,17 @@ def _check_granted(core: SchedulerCore, row: int, granted: list[int], before: di
     free[gpus] = True
     if len(granted) == 1:
         assert level == dumb_level(core.pool, free, len(gpus))
+
+
+def test_the_delay_ends_when_too_few_gpus_are_free() -> None:
+    core = split_core(consolidate_s=600.0)
+    submit(core, "small", 1, 20.0)
+    submit(core, "another", 1, 20.0)
+    shared(core, 20.0)  # they take two of the three free GPUs
+    assert core.jobs.apart[6].until(25.0) == 15.0
+
+    submit(core, "third", 1, 30.0)
+    shared(core, 30.0)  # the gang is not next any more
+
+    assert core.jobs.apart[6].until(1e6) == 20.0
+    assert fragmentation_delays_s(core).tolist() == [0.0] * 6 + [20.0] + [0.0] * 3
