@@ -6,10 +6,14 @@ import json
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gavelpy.errors import InvalidInput
+from gavelpy.model.cluster import Cluster
 from gavelpy.model.cluster_changes import ChangeKind
+from gavelpy.model.job import JobId, JobSpec, Trace
+from gavelpy.simulator.compare import simulate
 from gavelpy.traces.node_events import read_node_events
 
 HEADER = "at_s,event,node,gpu_type,gpus,zone\n"
@@ -110,3 +114,26 @@ def test_spot_files_are_read_whole(reference_directory: Path) -> None:
         ends = [*(one.at_s for one in found), *([len(data) * gap_s] if len(found) % 2 else [])]
         assert found[0].kind is ChangeKind.JOINED
         assert sum(end - begin for begin, end in zip(ends[::2], ends[1::2], strict=True)) == sum(data) * gap_s
+
+
+@pytest.mark.reference
+def test_spot_nodes_of_two_zones_run_jobs_between_their_losses(reference_directory: Path) -> None:
+    """No more GPU time is leased than the nodes were there, and every job ends."""
+    names = [f"availability-1-node-aws-02-15-2023-{zone}_v100_1.json" for zone in ("us-east-2a", "us-west-2a")]
+    changes = read_node_events([reference_directory / "data" / "spot" / name for name in names])
+    jobs = tuple(JobSpec(JobId(f"j{i}"), 20_000.0, rates_steps_per_s={"v100": 1.0}) for i in range(12))
+    trace = Trace(jobs, np.arange(12) * 3_600.0, node_changes=changes)
+
+    result = simulate(trace, Cluster((), ()), "fifo")
+
+    finish_s = result.history.finish_s[:12]
+    assert np.isfinite(finish_s).all()
+    last_s, up_s, since_s = float(finish_s.max()), 0.0, dict[str, float]()
+    for change in (one for one in changes if one.at_s < last_s):
+        if change.kind is ChangeKind.JOINED:
+            since_s[change.node.node_id] = change.at_s
+        else:
+            up_s += change.at_s - since_s.pop(change.node.node_id)
+    up_s += sum(last_s - at_s for at_s in since_s.values())
+    assert 12 * 20_000.0 <= result.history.gpu_s[:12].sum() <= up_s + 1.0
+    assert {change.node.zone for change in changes} == {"us-east-2a", "us-west-2a"}
