@@ -61,6 +61,7 @@ class LearnedWorld:
     seconds: Mapping[tuple[int, int, str], float]  # of work, from which the own rates are
     lease_spread: float = 0.0  # of the logarithm of the rates of a job's leases
     job_spread: float = 0.0  # of the rates of jobs of one type
+    report_s: float = 0.0  # from the grant, once the GPUs are free, to the report of a start
     shared: int = 0  # leases that count for no rate, because jobs shared GPUs
 
     @property
@@ -137,8 +138,9 @@ def learn(ledger: Ledger, since_s: float = -math.inf) -> LearnedWorld:
     lease_spread, job_spread = _spreads(ledger, alone, rates, by_kind, start_s)
     seconds = _seconds(alone, start_s)
     own = {job: _in_order(one, start_s, since_s) for job, one in _by_job(leases).items()}
+    report_s = float(np.median([one.started_s - one.ready_s for one in leases])) if leases else 0.0
     shared = len(leases) - len(alone)
-    return LearnedWorld(rates, by_kind, costs, everyone, own, seconds, lease_spread, job_spread, shared=shared)
+    return LearnedWorld(rates, by_kind, costs, everyone, own, seconds, lease_spread, job_spread, report_s, shared)
 
 
 def _own(lease: ObservedLease) -> tuple[int, int, str]:

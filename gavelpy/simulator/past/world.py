@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gavelpy.estimator.online import ThroughputEstimator
-from gavelpy.mechanism.events import Event, LastStepReported
+from gavelpy.mechanism.events import Event, LastStepReported, LeaseStarted
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.job import JobSpec
 from gavelpy.model.throughput import Provenance, ThroughputTable
@@ -22,10 +22,11 @@ from gavelpy.simulator.conditions.leases import LeaseConditions, Startup
 from gavelpy.simulator.past.learned import FEW, SPREAD, SPREAD_MAX, LearnedWorld, LeaseCosts, kind_of
 from gavelpy.simulator.past.observed import ObservedJob, ObservedJournal
 from gavelpy.simulator.settings import Costs
-from gavelpy.simulator.timeline import Finish
+from gavelpy.simulator.timeline import Finish, Starts
 
 JOB_SPREAD = 0.05  # of the logarithm of the rates of jobs of one type, where a journal shows none
 SPREAD_MIN = 0.01
+REPORTED_MAX = 0.9  # of the time before its first step, in which a start is reported
 WORK_LEFT = 1e-3  # of the work of a job that had done all that it declared, and had not ended
 
 
@@ -278,6 +279,7 @@ class PastCluster(VirtualCluster):
             gpu_type_of, rates[0], work.steps_total.copy(), nothing, rate_by_size=rates[1], conditions=conditions
         )
         self._exit_s = conditions.exit
+        self._report_s, self._delayed = work.learned.report_s, set[int]()  # leases whose start is not reported yet
         self._exits = np.full(len(work.serials), -1)  # (J,) lease whose last step is done
 
     def made(self, rows: Ints, steps: Floats) -> None:
@@ -286,6 +288,17 @@ class PastCluster(VirtualCluster):
         self.is_watched[rows] = False
         self._expect_finish(rows)
         self._watch_finishes(rows)
+
+    def _started(self, due: Starts) -> LeaseStarted | None:
+        """A start is reported when its node has started the program, which delays the end of its protection."""
+        here = self.lease[due.jobs] == due.leases
+        begins_s, first_step_s = self.start_s[due.jobs[here]], self.began_s[due.jobs[here]]
+        delay_s = min(self._report_s, REPORTED_MAX * float((first_step_s - begins_s).min(initial=math.inf)))
+        if not here.any() or delay_s <= 0 or int(due.leases[0]) in self._delayed:
+            return super()._started(due)
+        self._delayed.add(int(due.leases[0]))
+        self._timeline.push(float(begins_s[0]) + delay_s, due)
+        return None
 
     def _reached(self, due: Finish, now_s: float) -> list[Event]:
         """A lease ends after the last step, which its program reports, when the program has exited."""
