@@ -1,4 +1,4 @@
-"""What each cause of lost time changes: `gavel simulate --ablate` simulates again without each of the conditions."""
+"""What conditions cost: GPU-hours by use, and what each cause changes, by simulations without it (`--ablate`)."""
 
 from __future__ import annotations
 
@@ -57,6 +57,21 @@ def show_ablation(results: Mapping[str, SimulationResult], ablation: Ablation) -
     for label, result in results.items():
         for cause, others in {ALL: results, **ablation}.items():
             table.add_row(label, cause, *_cells(result, others[label]))
+    console().print(table)
+
+
+def show_gpu_hours(results: Mapping[str, SimulationResult]) -> None:
+    """Prints where the GPU-hours of each run went; parts that are zero in all runs are left out."""
+    from rich.table import Table
+
+    hours = {label: result.metrics.gpu_hours for label, result in results.items()}
+    parts = [part for part in next(iter(hours.values())) if any(round(one[part], 1) for one in hours.values())]
+    table = Table(title="GPU-hours", box=None, title_justify="left", pad_edge=False)
+    table.add_column("policy")
+    for part in parts:
+        table.add_column(part.replace("_", " "), justify="right")
+    for label, by_part in hours.items():
+        table.add_row(label, *(_number(by_part[part]) for part in parts))
     console().print(table)
 
 

@@ -12,7 +12,7 @@ import typer
 from gavelpy.cli import options as o
 from gavelpy.cli import parsing as p
 from gavelpy.cli import simulation_options as s
-from gavelpy.cli.ablation import Ablation, ablated, ablation_json, check_ablation, show_ablation
+from gavelpy.cli.ablation import Ablation, ablated, ablation_json, check_ablation, show_ablation, show_gpu_hours
 from gavelpy.cli.experiment import Experiment, run
 from gavelpy.cli.output import FAILED, INTERRUPTED, Output, console, echo_json, notify, printable
 from gavelpy.cli.parsing import GeneratorChoices, believed_table_of
@@ -182,6 +182,8 @@ def _output(
         echo_json({"parameters": experiment.parameters, "seed": experiment.seed, "results": found, **more})
     else:
         show(results)
+        if experiment.settings.conditions.causes:
+            show_gpu_hours(results)
         if without is not None:
             show_ablation(results, without)
     _end_if_stalled(results)

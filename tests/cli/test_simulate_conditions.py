@@ -38,6 +38,14 @@ def test_the_table_names_each_cause(gavel: Gavel, files: tuple[str, ...]) -> Non
     assert lines[-3:] == [["fifo", "(none)"], ["fifo", "costs"], ["fifo", "rates"]]
 
 
+def test_the_table_shows_where_the_gpu_hours_went(gavel: Gavel, files: tuple[str, ...]) -> None:
+    answer = gavel("simulate", *files)
+
+    _, header, values, *_ = answer.out[answer.out.index("GPU-hours") :].splitlines()
+    assert header.split()[:3] == ["policy", "useful", "start"]
+    assert values.split()[:3] == ["fifo", "40.0", "0.1"]
+
+
 def test_ablation_without_conditions_is_refused(gavel: Gavel) -> None:
     answer = gavel("simulate", "--generate", "3", "--cluster", "v100:4", "--ablate")
 
