@@ -108,23 +108,27 @@ def run(experiment: Experiment, *, quiet: bool = False) -> dict[str, SimulationR
 
     After Ctrl-C, the run in progress is `partial`, and later ones are missing.
     """
-    from gavelpy.simulator.compare import compare
-
     if experiment.settings.little_work:
         notify(f"warning: {experiment.settings.little_work}")
     with shown_progress(quiet=quiet) as progress, interruptible() as stop:
-        return compare(
-            experiment.trace,
-            experiment.cluster,
-            experiment.runs,
-            settings=experiment.settings,
-            seed=experiment.seed,
-            window=experiment.window,
-            progress=progress,
-            stop=stop,
-            journal_directory=experiment.journal,
-            throughputs=experiment.throughputs,
-            learning=experiment.learning,
-            fairness=experiment.fairness,
-            ideal=bool(experiment.options.get("ideal")),
-        )
+        return results_of(experiment, progress=progress, stop=stop)
+
+
+def results_of(experiment: Experiment, **shown: Any) -> dict[str, SimulationResult]:  # Any: as of `compare`
+    """The results by label; `shown`: progress and stop."""
+    from gavelpy.simulator.compare import compare
+
+    return compare(
+        experiment.trace,
+        experiment.cluster,
+        experiment.runs,
+        settings=experiment.settings,
+        seed=experiment.seed,
+        window=experiment.window,
+        journal_directory=experiment.journal,
+        throughputs=experiment.throughputs,
+        learning=experiment.learning,
+        fairness=experiment.fairness,
+        ideal=bool(experiment.options.get("ideal")),
+        **shown,
+    )

@@ -24,7 +24,7 @@ from typing import Any, Final
 import typer
 
 import gavelpy
-from gavelpy.cli.experiment import Experiment
+from gavelpy.cli.experiment import Experiment, results_of
 from gavelpy.cli.parsing import GeneratorChoices
 from gavelpy.cli.simulate import experiment_of
 from gavelpy.cli.simulation_choices import ClusterChoices, TraceChoices, takes_choices
@@ -54,6 +54,7 @@ class CellOption:
     is_flag: bool
     is_path: bool
     is_whole: bool
+    is_list: bool = False  # of paths: in a cell, texts joined by commas
 
     def value(self, given: object, directory: Path) -> Scalar:
         """The value, checked; raises InvalidInput. Paths are relative to `directory`."""
@@ -67,12 +68,21 @@ class CellOption:
                 raise InvalidInput(f"{self.name} {error.message}") from None
             return parsed if isinstance(parsed, str | int | float) else str(given)
         if self.is_path:
-            return str((directory / str(given)).resolve())
+            names = str(given).split(",") if self.is_list else [str(given)]
+            return ",".join(str((directory / name.strip()).resolve()) for name in names)
         if not self.is_flag and not isinstance(given, str):
             raise InvalidInput(f"{self.name} must be a text in quotes, got {given!r}")
         is_file = self.name == "policy" and is_in_file(str(given).partition("@")[0])
         is_file = is_file or (self.name == "cluster" and ClusterChoices(cluster=str(given)).is_file)
         return str((directory / str(given)).resolve()) if is_file else given
+
+    def paths(self, value: Scalar) -> list[Path]:
+        """The files that a value names."""
+        return [Path(name) for name in (str(value).split(",") if self.is_list else [str(value)])]
+
+    def argument(self, value: Scalar) -> Any:  # Any: of several types
+        """The value as the command line passes it."""
+        return self.paths(value) if self.is_list else Path(str(value)) if self.is_path else value
 
 
 @cache
@@ -86,7 +96,9 @@ def cell_options() -> Mapping[str, CellOption]:
         )
         parser = next((one.parser for one in details if getattr(one, "parser", None)), None)
         kinds = set(getattr(kind, "__args__", (kind,)))
-        found[name] = CellOption(name, parser, bool in kinds, Path in kinds, parser is not None and int in kinds)
+        is_list = list[Path] in kinds
+        is_path, is_whole = Path in kinds or is_list, parser is not None and int in kinds
+        found[name] = CellOption(name, parser, bool in kinds, is_path, is_whole, is_list)
     return found
 
 
@@ -107,21 +119,29 @@ class Cell:
     @classmethod
     def of(cls, options: Mapping[str, Scalar]) -> Cell:
         """The cell with these options; reads its files for their hashes."""
-        paths = {name: Path(str(value)) for name, value in options.items() if cell_options()[name].is_path}
+        known = cell_options()
+        paths = {name: known[name].paths(value) for name, value in options.items() if known[name].is_path}
         if ClusterChoices(cluster=(cluster := str(options.get("cluster", "")))).is_file:
-            paths["cluster"] = Path(cluster)
+            paths["cluster"] = [Path(cluster)]
         policy = str(options.get("policy", ""))
         if is_in_file(policy.partition("@")[0]):
-            paths["policy"] = Path(split_name(policy)[0].rpartition(":")[0])
-        return cls(dict(options), {name: _digest(name, path) for name, path in paths.items()}, version_of_source())
+            paths["policy"] = [Path(split_name(policy)[0].rpartition(":")[0])]
+        return cls(
+            dict(options),
+            {name: "+".join(_digest(name, path) for path in found) for name, found in paths.items()},
+            version_of_source(),
+        )
 
     @cached_property
     def key(self) -> str:
         """A hash of the whole input: 32 hexadecimal digits."""
         values: dict[str, Any] = dict(self.options)  # Any: JSON values
         for name, digest in self.contents.items():
-            name_in_file = str(values[name]).rpartition(".py:")[2] if name == "policy" else ""
-            values[name] = [digest, name_in_file]
+            value = str(values[name])
+            what = value.rpartition(".py:")[2] if name == "policy" else ""
+            if cell_options()[name].is_list:  # names of such files have a meaning
+                what = str(self.shown()[name])
+            values[name] = [digest, what]
         text = json.dumps([self.version, sorted(values.items())], allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -133,10 +153,9 @@ class Cell:
     def experiment(self) -> Experiment:
         """The experiment; raises InvalidInput. The trace that the process read last is not read again."""
         values = {name: one.default for name, one in option_parameters().items()}
-        values |= {name: Path(str(v)) if cell_options()[name].is_path else v for name, v in self.options.items()}
+        values |= {name: cell_options()[name].argument(value) for name, value in self.options.items()}
         of_trace = {name: self.contents.get(name, value) for name, value in self.options.items() if name in _OF_TRACES}
-        if "generate" in self.options:
-            of_trace["seed"] = self.options.get("seed", 0)
+        of_trace["seed"] = self.options.get("seed", 0)  # also of durations that are drawn
         what = tuple(sorted(of_trace.items()))
         made: Experiment = _BUILD(**values, already_read=_last_read.get(what))
         _last_read.clear()
@@ -145,7 +164,8 @@ class Cell:
 
     def shown(self) -> dict[str, Scalar]:
         """The options as a person reads them: files without their directories."""
-        return {name: Path(str(value)).name if name in self.contents else value for name, value in self.options.items()}
+        names = {name: str(self.options[name]).split(",") for name in self.contents}
+        return {**self.options, **{name: ",".join(Path(one).name for one in found) for name, found in names.items()}}
 
 
 _last_read: dict[Any, Trace] = {}  # at most one
@@ -167,21 +187,9 @@ def run_cell(cell: Cell) -> dict[str, Any]:  # Any: JSON values
 
 
 def _metrics(experiment: Experiment) -> dict[str, Any]:
-    from gavelpy.simulator.compare import compare
-
     if len(experiment.runs) != 1:
         raise InvalidInput(f"a cell must have one policy, got {', '.join(run.label for run in experiment.runs)}")
-    (result,) = compare(
-        experiment.trace,
-        experiment.cluster,
-        experiment.runs,
-        settings=experiment.settings,
-        seed=experiment.seed,
-        window=experiment.window,
-        throughputs=experiment.throughputs,
-        learning=experiment.learning,
-        fairness=experiment.fairness,
-    ).values()
+    (result,) = results_of(experiment).values()
     values = result.allocation_values
     marginal = {
         f"marginal_value_{name}": math.fsum(by_type.get(name, 0.0) for _, by_type in values) / len(values)

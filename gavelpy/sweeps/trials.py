@@ -159,7 +159,9 @@ class Trials:
         return path
 
 
-_OF_FORMATS: Final = tuple(one.name for one in fields(TraceChoices) if one.name not in ("trace", "generate"))
+_OF_FORMATS: Final = tuple(
+    one.name for one in fields(TraceChoices) if one.name not in ("trace", "generate", "node_events")
+)
 
 
 def resampled_trace(trace: Trace, seed: int) -> Trace:
@@ -192,7 +194,10 @@ def takes_cell_options(*without: str) -> Callable[[Callable[..., None]], Callabl
         def called(**values: Any) -> None:  # Any: of options
             chosen = {one.name: values.pop(one.name) for one in added}
             given = {one.name: chosen[one.name] for one in added if chosen[one.name] != one.default}
-            options = {name: str(v) if cell_options()[name].is_path else v for name, v in given.items()}
+            options = {
+                name: ",".join(map(str, v)) if isinstance(v, list) else str(v) if isinstance(v, Path) else v
+                for name, v in given.items()
+            }
             command({name: cell_options()[name].value(v, Path.cwd()) for name, v in options.items()}, **values)
 
         called.__signature__ = signature.replace(parameters=[*added, *own])  # type: ignore[attr-defined]  # inspect's

@@ -65,6 +65,19 @@ def test_key_follows_the_whole_input(tmp_path: Path) -> None:
     assert Cell({"generate": 5}, version="1").key != Cell({"generate": 5}, version="2").key
 
 
+def test_files_of_an_option_that_is_repeatable_are_joined_by_commas(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("at_s,event,node,gpu_type,gpus\n0,joined,n1,v100,4\n")
+    (tmp_path / "b.csv").write_text("at_s,event,node,gpu_type,gpus\n9,joined,n2,v100,4\n")
+    path = sweep_file(tmp_path, 'generate = 5\ncluster = "v100:2"\nnode_events = ["a.csv", "a.csv, b.csv"]')
+
+    one, both = grid_of(path).cells
+
+    assert (one.shown()["node_events"], both.shown()["node_events"]) == ("a.csv", "a.csv,b.csv")
+    assert one.key != both.key
+    assert len(one.experiment().trace.node_changes) == 1
+    assert len(both.experiment().trace.node_changes) == 2
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

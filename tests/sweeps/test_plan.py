@@ -53,6 +53,27 @@ def test_plan_is_close_to_the_best_of_all_mixes_with_fewer_simulations(policy: s
     assert all(difference.mean >= 0 for _, difference in found.alternatives)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["max_min_fairness", "fifo"])
+@pytest.mark.parametrize("seed", range(6))
+def test_plan_for_random_traces_is_close_to_the_best_of_all_mixes(seed: int, policy: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(seed)
+    rates = np.column_stack([rng.uniform(low, high, 5) for low, high in ((4, 12), (2, 8), (0.5, 3))])
+    rng.integers(60, 400, 15)  # keeps the draws of the figures in docs/sweeps.md
+    arrivals = np.sort(rng.uniform(0, 3000, 15)).astype(int)
+    cells = ((i, arrivals[i], int(1500 * rates[i % 5][0]), 1, *(f"{x:.3g}" for x in rates[i % 5])) for i in range(15))
+    path = tmp_path / "t.csv"
+    rows = "".join(",".join(map(str, row)) + "\n" for row in cells)
+    path.write_text("id,arrival_s,steps_total,gpus,rate_v100,rate_p100,rate_k80\n" + rows)
+
+    with Trials({"trace": str(path), "policy": policy}, 1, jobs=1) as trials:
+        found = plan(trials, SHOP, METRIC)
+        everything = exhaustive(trials, SHOP, METRIC)
+
+    assert found.best.mean.mean <= 1.05 * everything[0].mean.mean
+    assert 2 * found.simulations < len(everything)
+
+
 def test_budget_that_pays_for_no_node_is_one_line() -> None:
     with pytest.raises(InvalidInput, match=r"--budget must pay for a node of 4 GPUs, 1\.8 USD per hour or more, got 1"):
         Shop(("v100", "k80"), (2.48, 0.45), 4, 1.0)
