@@ -12,7 +12,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.sweeps.cells import Cell, cell_options
 from gavelpy.sweeps.grid import grid_of
 
-OUTPUTS = {"output", "report", "figures", "journal"}
+OUTPUTS = {"output", "report", "figures", "journal", "ablate"}  # ablate: several simulations
 TRACE = "id,arrival_s,steps_total,gpus,rate_v100\na,0,100,1,10\nb,5,200,1,2\n"
 
 
