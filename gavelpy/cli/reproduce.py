@@ -156,6 +156,7 @@ _register("fig9", "load:FIG9", LoadChoices, "Gavel: max-min fairness over load, 
 _register("fig10", "load:FIG10", LoadChoices, "Gavel: finish-time fairness over load.", _OVER_LOAD)
 _register("fig11", "answers:FIG11", NoChoices, "Gavel: multi-level fairness as jobs arrive.", "--figures out")
 _register("fig12", "answers:FIG12", FullChoices, "Gavel: CPU time of policies over jobs.", "--full -o json")
+_register("fig13", "rounds:FIG13", RateChoices, "Gavel: the round mechanism against ideal shares.", "--rates 2,4")
 _register("makespan", "objectives:MAKESPAN", TraceNumberChoices, "Gavel: makespan of jobs at once.", "--seeds 3")
 _register("cost", "objectives:COST", RateChoices, "Gavel: cost of all jobs, with deadlines or without.", "--rates 1,2")
 

@@ -12,6 +12,7 @@ from gavelpy.reproduction.answers import FIG11, FIG12
 from gavelpy.reproduction.load import FIG8, FIG9, FIG10, LAS_SINGLE, RATIO
 from gavelpy.reproduction.objectives import COST, MAKESPAN
 from gavelpy.reproduction.published import FigureSize, PublishedFigure, Reproduction
+from gavelpy.reproduction.rounds import FIG13, TO_IDEAL
 
 MULTI = FigureSize(rates_per_h=(2.0,), window=(300, 400))
 SINGLE = FigureSize(rates_per_h=(4.0,), window=(100, 200))
@@ -66,6 +67,15 @@ def test_figure_12_answers_take_less_time_than_the_original() -> None:
     at_most = {row.at: row for row in found.rows if row.run == "max_min_fairness_water_filling"}
     assert all(np.isfinite(row.ours) and row.ours > 0 for row in found.rows)
     assert at_most["512 jobs"].ours < at_most["512 jobs"].published
+
+
+@pytest.mark.slow
+def test_figure_13_the_mechanism_is_within_ten_percent_of_the_ideal() -> None:
+    found = FIG13.reproduce(FigureSize(rates_per_h=(2.0,)))
+
+    ratios = [row.ours for row in found.rows if row.quantity == TO_IDEAL]
+    assert 0.97 <= ratios[0] <= 1.1
+    assert ratios[0] < ratios[-1] < 1.5
 
 
 @pytest.mark.slow
