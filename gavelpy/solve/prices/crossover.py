@@ -83,7 +83,7 @@ def exact(
                 return None
             price = price / norm
             level = -float(price @ s.used) if dual.is_size else level
-        if not price.max() > 0:
+        if not price.max() > 0 or (dual.leveled and level == 0.0 and not dual.is_size):
             return None
         tied = int((s.margin < _TIED).sum())  # equal jobs at a kink: all of them have the same choice
         rows, half = _in_doubt(s, int(max(in_doubt, _MORE_THAN_TIED * tied)))
