@@ -20,9 +20,10 @@ from gavelpy.cli.simulation_choices import takes_choices
 from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from gavelpy.model.arrays import Floats
     from gavelpy.model.fractional import FractionalNodes, FractionalTasks
+    from gavelpy.report.plots import Figure
     from gavelpy.reproduction.published import FigureSize, PublishedFigure, Reproduction
+    from gavelpy.simulator.fragmentation import PlacementStudy
 
 FGD_PUBLISHED: Mapping[str, float] = {"random": 0.8747, "best_fit": 0.9308, "fgd": 0.9539}
 """Share of GPUs allocated on `openb_pod_list_default` at a load of 1.3, mean of ten seeds, by the authors' program.
@@ -168,11 +169,7 @@ def _reproduce(
     figures: Path | None,
     output: Output,
 ) -> None:
-    if figures is not None:
-        from gavelpy.report import html
-
-        html.check_installed("--figures")
-        p.writable_directory("--figures", figures)
+    _check_figures(figures)
     from gavelpy.reproduction.published import FigureSize
 
     table = p.table_of(throughputs) if throughputs is not None else None
@@ -181,10 +178,22 @@ def _reproduce(
         figure = find()
         found = figure.reproduce(size)
     if figures is not None:
-        from gavelpy.report.export import write_curves
-
-        notify(f"{len(write_curves(figures, found.figures))} files of figures and tables written to {figures}")
+        _draw(figures, found.figures)
     _show(figure, found, size, output)
+
+
+def _check_figures(directory: Path | None) -> None:
+    if directory is not None:
+        from gavelpy.report import html
+
+        html.check_installed("--figures")
+        p.writable_directory("--figures", directory)
+
+
+def _draw(directory: Path, figures: Sequence[Figure]) -> None:
+    from gavelpy.report.export import write_curves
+
+    notify(f"{len(write_curves(directory, figures))} files of figures and tables written to {directory}")
 
 
 def _rates(text: str) -> tuple[float, ...]:
@@ -225,6 +234,7 @@ def fgd(
     seeds: SeedsOption = 3,
     full: FullOption = False,
     seed: o.SeedOption = 0,
+    figures: so.FiguresOption = None,
     output: o.OutputOption = Output.TABLE,
 ) -> None:
     """Place the pods of Alibaba's openb one by one: how many GPUs random, first fit, best fit and FGD allocate.
@@ -233,13 +243,20 @@ def fgd(
     Examples:
       gavel reproduce fgd --nodes openb_node_list_gpu_node.csv --pods openb_pod_list_default.csv
       gavel reproduce fgd --nodes NODES.csv --pods PODS.csv --full -o json
+      gavel reproduce fgd --nodes NODES.csv --pods PODS.csv --figures out
     """
+    import numpy as np
+
     from gavelpy.traces.openb import read_openb_nodes, read_openb_pods
 
+    _check_figures(figures)
     cluster = read_openb_nodes(nodes)
     tasks = read_openb_pods(pods, cluster.models).tasks
     count = _FGD_SEEDS if full else seeds
-    found = _allocated(cluster, tasks, load, range(seed, seed + count))
+    courses = _courses(cluster, tasks, load, range(seed, seed + count))
+    found = {name: np.array([course.allocated for course in runs]) for name, runs in courses.items()}
+    if figures is not None:
+        _draw(figures, (_over_demand({name: runs[0] for name, runs in courses.items()}),))
     rows = [
         {
             "strategy": name,
@@ -261,21 +278,32 @@ def fgd(
     notify(f"{len(cluster.node_ids):,} nodes with {gpus:,} GPUs; {what}; {count} runs")
 
 
-def _allocated(
+def _courses(
     cluster: FractionalNodes, tasks: FractionalTasks, load: float, seeds: Sequence[int]
-) -> dict[str, Floats]:
-    """Share of GPUs allocated by each strategy, (runs,). Strategies see the same tasks in the same order."""
+) -> dict[str, list[PlacementStudy]]:
+    """The runs of each strategy, one for each seed. Strategies see the same tasks in the same order."""
     import numpy as np
 
     from gavelpy.simulator.fragmentation import StudyStrategy, inflated, study
 
-    shares: dict[str, list[float]] = {strategy.value: [] for strategy in StudyStrategy}
+    found: dict[str, list[PlacementStudy]] = {strategy.value: [] for strategy in StudyStrategy}
     for seed in seeds:
         arrivals = inflated(tasks, cluster.capacity_milli, load, np.random.default_rng([seed, 0]))
         for strategy in StudyStrategy:
-            result = study(cluster, tasks, arrivals, strategy, np.random.default_rng([seed, 1]))
-            shares[strategy.value].append(result.allocated)
-    return {name: np.array(values) for name, values in shares.items()}
+            found[strategy.value].append(study(cluster, tasks, arrivals, strategy, np.random.default_rng([seed, 1])))
+    return found
+
+
+def _over_demand(courses: Mapping[str, PlacementStudy]) -> Figure:
+    """Share of GPUs allocated over the GPUs that tasks so far need: one run of each strategy."""
+    from gavelpy.report.plots import POLICY_COLOURS, Axis, Figure, PlotCurve, Scale
+
+    curves = tuple(
+        PlotCurve(name, run.arrived_milli / run.capacity_milli, run.allocated_milli / run.capacity_milli, colour)
+        for (name, run), colour in zip(courses.items(), POLICY_COLOURS, strict=False)
+    )
+    axes = Axis("GPUs needed so far / GPUs"), Axis("GPUs allocated", Scale.PERCENT)
+    return Figure("allocated", "Share of GPUs allocated as tasks arrive", *axes, curves)
 
 
 def _percent(share: object) -> str:
