@@ -47,3 +47,22 @@ def test_bad_rates_are_named(gavel: Gavel) -> None:
 
         assert answer.code == 2, rates
         assert "rates" in answer.err, answer.err
+
+
+def test_strategies_place_tasks_and_their_course_is_drawn(gavel: Gavel, tmp_path: Path) -> None:
+    nodes, pods, figures = tmp_path / "nodes.csv", tmp_path / "pods.csv", tmp_path / "out"
+    nodes.write_text("sn,cpu_milli,memory_mib,gpu,model\na,32000,65536,2,P100\nb,64000,131072,4,T4\n")
+    rows = [f"p{i},4000,8192,1,{milli},,LS,Running,0,10,0" for i, milli in enumerate([1000, 400, 300, 700] * 3)]
+    header = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,"
+    pods.write_text("\n".join([f"{header}scheduled_time", *rows]) + "\n")
+
+    answer = gavel(
+        *("reproduce", "fgd", "--nodes", str(nodes), "--pods", str(pods), "--load", "1.0"),
+        *("--seeds", "2", "--figures", str(figures), "-o", "json"),
+    )
+
+    assert answer.code == 0, answer.err
+    found = {row["strategy"]: row for row in json.loads(answer.out)["strategies"]}
+    assert set(found) == {"random", "first_fit", "best_fit", "fgd"}
+    assert all(0.5 < row["allocated"] <= 1 and row["published"] is None for row in found.values())
+    assert {path.name for path in figures.iterdir()} == {"allocated.csv", "allocated.pdf", "allocated.svg"}
