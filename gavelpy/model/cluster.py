@@ -102,8 +102,8 @@ class Cluster:
     def with_amounts(self, cpus: Mapping[str, float], memory_gib: Mapping[str, float]) -> Cluster:
         """The same nodes with these CPU cores and this memory each, by GPU type; types not named keep theirs.
 
-        >>> Cluster.of({"v100": 6}).with_amounts({"v100": 32}, {}).nodes[1]
-        ClusterNode(node_id='v100-1', gpu_type='v100', gpu_count=2, cpus=32, memory_gib=0.0)
+        >>> Cluster.of({"v100": 6}).with_amounts({"v100": 32}, {}).nodes[1].cpus
+        32
         """
         for field_name, amounts in (("cpus", cpus), ("memory_gib", memory_gib)):
             for gpu_type in amounts:

@@ -319,7 +319,6 @@ class Trace:
         object.__setattr__(self, "arrival_s", floats("arrival_s", self.arrival_s, (J,)))
         cancelled_s = self.cancelled_s if len(self.cancelled_s) else np.full(J, math.inf)
         object.__setattr__(self, "cancelled_s", floats("cancelled_s", cancelled_s, (J,)))
-        require("cancelled_s", self.cancelled_s, self.cancelled_s >= self.arrival_s, "at or after the job's arrival")
         index_of((job.id for job in self.jobs), "job ids")
         require("arrival_s", self.arrival_s, np.isfinite(self.arrival_s) & (self.arrival_s >= 0), "finite and >= 0")
         if (np.diff(self.arrival_s) < 0).any():
@@ -327,6 +326,7 @@ class Trace:
             raise InvalidInput(
                 f"arrival_s must not decrease, got {self.arrival_s[row]} after {self.arrival_s[row - 1]} (row {row})"
             )
+        require("cancelled_s", self.cancelled_s, self.cancelled_s >= self.arrival_s, "at or after the job's arrival")
 
     def __len__(self) -> int:
         return len(self.jobs)

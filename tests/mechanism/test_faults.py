@@ -125,7 +125,7 @@ def test_a_scheduler_that_starts_what_agents_extend_is_noticed(monkeypatch: pyte
     believe_that_leases_end_as_ordered(monkeypatch)
 
     with pytest.raises(AssertionError, match="still runs"):
-        run_apart(World(13, 1, CALM, LONG))
+        run_apart(World(15, 1, CALM, LONG))
 
 
 def test_a_directory_that_hangs_touches_no_job_that_does_not_use_it() -> None:
