@@ -189,6 +189,8 @@ class Curves:
         limit = budget + worth
         limit += _ROUNDING * worth + _ULPS * limit  # equality while jobs have their highest rates is not above
         low = least = float(self.own.min())
+        if not weight.any():
+            return low, low  # no target has a price: the sum is never above
         high = float(((self.age + len(weight) * weight / limit) / self.isolated).max())  # each takes at most its part
         ratio = low if near is None or not low < near < high else near
         if ratio == low and weight @ self.targets(low) <= limit:

@@ -89,8 +89,12 @@ def reader_named(name: str) -> TraceReader:
 
 
 def reader_for(head: Head) -> TraceReader:
-    """The only reader that recognises the file; raises InvalidInput with all names if none or several do."""
-    found = [reader for reader in map(reader_named, reader_names()) if reader.matches(head)]
+    """The only reader that recognises the file; raises InvalidInput with all names if none or several do.
+
+    Readers of other packages see files that no built-in one recognises.
+    """
+    found = [reader for reader in map(reader_named, _BUILT_IN) if reader.matches(head)]
+    found = found or [reader for reader in _plugins().values() if reader.matches(head)]
     if len(found) == 1:
         return found[0]
     known, file = ", ".join(reader_names()), str(head.path)

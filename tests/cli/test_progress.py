@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,11 +81,14 @@ def test_nothing_is_shown_with_json_without_a_terminal() -> None:
         assert progress is None
 
 
-def test_ctrl_c_is_handled_as_before_afterwards() -> None:
-    before = signal.getsignal(signal.SIGINT)
-
-    with interruptible() as stop:
-        assert signal.getsignal(signal.SIGINT) is not before
-        assert not stop()
-
-    assert signal.getsignal(signal.SIGINT) is before
+@pytest.mark.parametrize("before", [signal.default_int_handler, signal.SIG_IGN])
+def test_ctrl_c_is_handled_as_before_afterwards(before: Any) -> None:
+    """A shell lets its background processes ignore Ctrl-C, and nothing changes that."""
+    outside = signal.signal(signal.SIGINT, before)
+    try:
+        with interruptible() as stop:
+            assert (signal.getsignal(signal.SIGINT) is before) == (before is signal.SIG_IGN)
+            assert not stop()
+        assert signal.getsignal(signal.SIGINT) is before
+    finally:
+        signal.signal(signal.SIGINT, outside)

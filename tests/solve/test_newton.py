@@ -134,3 +134,10 @@ def test_of_two_thousand_searches_of_ratios_few_divide_in_numba_and_numpy(monkey
     same = [is_bent_the_same(seed, monkeypatch) for seed in range(2000)]
 
     assert sum(same) >= 1980
+
+
+def test_without_prices_the_ratio_is_the_least_of_all_jobs() -> None:
+    """Degenerate programs have optima whose duals are all zero, also with a negative sign."""
+    curves = Curves(np.array([2.5, 4.0]), np.zeros(2), np.array([1.28, 1.0]))
+
+    assert curves.root(np.array([-0.0, 0.0]), -0.0, -0.0) == (float(curves.own.min()),) * 2
