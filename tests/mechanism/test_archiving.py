@@ -15,7 +15,7 @@ from hypothesis.stateful import precondition, rule
 from gavelpy.errors import InvalidInput
 from gavelpy.journal.codec import decode_state, encode_state
 from gavelpy.mechanism.archiving import can_leave, can_retire
-from gavelpy.mechanism.commands import Command, EstimateThroughput, SolveAllocation
+from gavelpy.mechanism.commands import Command, EstimateThroughput, SizesOfJobs, SolveAllocation
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import (
     NO_INTS,
@@ -154,6 +154,9 @@ def _assert_alike(ours: Sequence[Command], theirs: Sequence[Command]) -> None:
                     assert np.array_equal(getattr(value, field), getattr(other.problem, field)), field
             elif isinstance(value, np.ndarray):
                 assert np.array_equal(value, getattr(other, name)), name
+            elif isinstance(value, SizesOfJobs):
+                for field, array in vars(value).items():
+                    assert np.array_equal(array, getattr(getattr(other, name), field)), field
             elif name not in ("tiers", "parts"):
                 assert value == getattr(other, name), name
 
