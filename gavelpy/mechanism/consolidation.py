@@ -52,13 +52,15 @@ def planned(planner: Planner, rows: Ints, plan: Callable[[Ints], Tried]) -> Trie
     jobs = planner.leases.jobs
     reservations_before = jobs.held_type[: jobs.count].copy() if jobs.any_held else None
     held: list[int] = []
-    for _ in range(TRIES):
+    for tries in range(TRIES):
         tried = plan(rows)
         apart = _too_far_apart(planner, tried)
         if not len(apart):
             break
         held += apart.tolist()
         rows = rows[~jobs.marks(apart)[rows]]
+        if tries == TRIES - 2:
+            rows = _last_try(planner, rows, tried)
         if reservations_before is not None:
             jobs.held_type[: jobs.count] = reservations_before
     else:
@@ -66,6 +68,15 @@ def planned(planner: Planner, rows: Ints, plan: Callable[[Ints], Tried]) -> Trie
         tried = tried._replace(chosen=tried.chosen.among(stays[tried.chosen.jobs]))
     _book(planner, tried.chosen, held)
     return tried
+
+
+def _last_try(planner: Planner, rows: Ints, tried: Tried) -> Ints:
+    """These jobs without the gangs that wait behind those of the plan, so that other jobs use the GPUs meanwhile."""
+    jobs, anywhere = planner.leases.jobs, len(groups(planner.leases.pool)) - 1
+    behind = rows[(jobs.gpus[rows] > 1) & (jobs.lease[rows] < 0) & ~jobs.marks(tried.chosen.jobs)[rows]]
+    since_s = [jobs.apart.get(row, Apart()).held_s for row in behind.tolist()]
+    is_patient = [one < 0 or _steps(one, planner.now_s, planner.settings) < anywhere for one in since_s]
+    return rows[~jobs.marks(behind[np.array(is_patient, dtype=np.bool_)])[rows]]
 
 
 def worst_levels(leases: LeaseBook, chosen: Chosen, now_s: float) -> Ints:
@@ -94,7 +105,8 @@ def _too_far_apart(planner: Planner, tried: Tried) -> Ints:
     worst = worst_levels(leases, grants, planner.now_s)
     if (worst == PlaceLevel.ANYWHERE).all():
         return grants.jobs[:0]
-    free = pool.usable & ((pool.job == NONE) | np.isin(pool.job, tried.leaving))
+    gone = np.append(tried.leaving, NONE)
+    free = pool.usable & np.isin(pool.job, gone) & np.isin(pool.beside, gone)
     offsets, gpus = leases.placed(grants, planner.sets, free, planner.now_s)
     asked = np.flatnonzero(worst < PlaceLevel.ANYWHERE).tolist()
     is_apart = [level_of(pool, gpus[offsets[k] : offsets[k + 1]]) > worst[k] for k in asked]
@@ -123,6 +135,12 @@ def started(jobs: JobTable, rows: Ints) -> None:
     for row, one in jobs.apart.items():
         if is_started[row]:
             jobs.apart[row] = one._replace(held_s=NOT_NOW)
+
+
+def end_patience(jobs: JobTable, now_s: float) -> None:
+    """No gang waits for GPUs in one place any more, because settings changed."""
+    jobs.apart = {row: one.closed(now_s)._replace(held_s=NOT_NOW) for row, one in jobs.apart.items()}
+    jobs.relax_s = math.inf
 
 
 def _steps(held_s: float, now_s: float, settings: MechanismSettings) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 
 from gavelpy.mechanism import (
     booking,
+    consolidation,
     eligibility,
     gpu_memory,
     non_preemptible,
@@ -101,6 +102,8 @@ def reconfigure(core: SchedulerCore, settings: MechanismSettings) -> None:
     if jobs.any_gated:
         eligibility.shorten(jobs, settings, core.now_s)
         core.retry_due_s = eligibility.due_s(jobs, core.now_s)
+    if not settings.consolidate_s:
+        consolidation.end_patience(jobs, core.now_s)
     gpu_memory.part(core)
     core.disturb()
 

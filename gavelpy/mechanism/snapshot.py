@@ -38,7 +38,7 @@ ARCHIVED = 11  # of a core that jobs have left
 SIZED = 12  # of a core with jobs of several sizes
 NAMED = 13  # of a core with a round that the policy names, or that knows the GPU memory that jobs use
 LOCATED = 14  # of a core with nodes of which the rack, zone or region is known, or with settings of placement
-TIMED = 14  # of a core that knows what stops and starts cost jobs
+TIMED = 14  # of a core that knows what stops and starts cost jobs, or with jobs that have plans
 NEWEST = 14
 OLDEST = 1  # version that can still be read
 _CORE = ("now_s", "settled_s", "incarnation", "round", "round_began_s", "round_end_s", "attention_s", "awaiting",
@@ -112,7 +112,7 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
 
 def _version(core: SchedulerCore) -> int:
     """The lowest version that can express it."""
-    if turn_costs.is_any(core.jobs, slice(core.jobs.count)):
+    if turn_costs.is_any(core.jobs, slice(core.jobs.count)) or any(spec.plans for spec in core.jobs.specs):
         return TIMED
     if _has_places(core.pool) or core.jobs.apart or has_placement(core.settings):
         return LOCATED

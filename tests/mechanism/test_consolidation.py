@@ -303,3 +303,37 @@ def test_the_delay_ends_when_too_few_gpus_are_free() -> None:
 
     assert core.jobs.apart[6].until(1e6) == 20.0
     assert fragmentation_delays_s(core).tolist() == [0.0] * 6 + [20.0] + [0.0] * 3
+
+
+def test_the_delay_ends_when_gangs_do_not_wait_any_more() -> None:
+    core = split_core(consolidate_s=600.0)
+    submit(core, "small", 1, 20.0)
+    submit(core, "another", 1, 20.0)
+    shared(core, 20.0)
+
+    tell(core, ConfigChanged(MechanismSettings(round_s=100.0)), 30.0)
+
+    assert core.jobs.apart[6].until(1e6) == 20.0
+    assert core.jobs.relax_s == np.inf
+
+
+def test_many_gangs_that_wait_leave_the_gpus_to_others() -> None:
+    core = split_core(consolidate_s=600.0)
+    for k in range(8):
+        submit(core, f"gang-{k}", 2, 11.0)
+    for k in range(3):
+        submit(core, f"small-{k}", 1, 12.0)
+
+    shared(core, 12.0)
+
+    assert (core.jobs.lease[15:18] >= 0).all()
+    assert (core.jobs.lease[6:15] < 0).all()
+
+
+def test_a_snapshot_with_plans_is_refused_by_older_versions() -> None:
+    core = core_of((2, ""))
+    before = snapshot(core)["version"]
+
+    tell(core, JobSubmitted(make_spec("planned", plans={1: "tp1"})))
+
+    assert before < snapshot(core)["version"] == 14
