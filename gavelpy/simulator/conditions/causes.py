@@ -10,6 +10,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.simulator.conditions.draws import SECONDS_MAX, SIGMA_MAX, Duration, duration
 
 HOURS_MAX = 1e9
+HOURS_MIN = 0.01  # between events that are not switched off, so that a run has a bounded number of them per hour
 REPAIR = Duration(median_s=3600.0, sigma=1.0)
 AWAY = Duration(median_s=1800.0, sigma=1.0)
 EARLY = Duration(median_s=300.0, sigma=1.0)
@@ -41,6 +42,9 @@ def _in_range(name: str, value: float) -> None:
         low, high = 0.0, SECONDS_MAX
     if not low <= value <= high or math.isnan(value):
         raise InvalidInput(f"{name} must be in [{low:g}, {high:g}], got {value!r}")
+    least = HOURS_MIN if name.endswith("_h") else 1.0 if name == "every_s" else 0.0
+    if 0 < value < least:
+        raise InvalidInput(f"{name} must be 0 or >= {least:g}, got {value!r}")
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,6 @@ class Checkpoints(_Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if 0 < self.every_s < 1:
-            raise InvalidInput(f"every_s must be 0 or >= 1, got {self.every_s!r}")
         if self.every_s and self.by_failure_rate:
             raise InvalidInput(f"every_s must be 0 with by_failure_rate, got {self.every_s!r}")
 
@@ -119,8 +121,8 @@ class Maintenance(_Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.length_s or (self.every_s and self.every_s <= self.length_s):
-            raise InvalidInput(f"length_s must be > 0 and below every_s, got {self.length_s!r} and {self.every_s!r}")
+        if self.length_s < 1 or (self.every_s and self.every_s <= self.length_s):
+            raise InvalidInput(f"length_s must be >= 1 and below every_s, got {self.length_s!r} and {self.every_s!r}")
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,11 @@ class JobFailures(_Checked):
     late_share: float = 0.0  # of jobs that fail at a step that is uniform over the job
     late_repeats: float = 0.5  # probability that such a job fails there again when it is retried
     system_mtbf_gpu_h: float = 0.0  # mean GPU-hours of work between failures that are not the job's fault; 0 = never
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.early_share + self.late_share > 1:
+            raise InvalidInput(f"late_share must be <= 1 - early_share ({self.early_share:g}), got {self.late_share!r}")
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,8 @@ def _check_names(values: Any, kind: Any, where: str) -> None:  # Any: nested val
     """Raises InvalidInput for a name that is no field."""
     kind = _table_in(kind)
     if isinstance(values, list | tuple):
+        if get_origin(kind) is not tuple:
+            raise InvalidInput(f"[{where}] must not be a list, got {values!r}")
         for k, one in enumerate(values):
             _check_names(one, get_args(kind)[0], f"{where}[{k}]")
     if not isinstance(values, Mapping):

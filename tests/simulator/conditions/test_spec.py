@@ -53,6 +53,13 @@ def test_sections_can_be_switched_off() -> None:
         ("[[maintenance]]\nlength = 3", r"\[maintenance\[0\]\]: a field must be one of begin_s"),
         ("[checkpoints]\nevery_s = 60\nby_failure_rate = true", "every_s must be 0 with by_failure_rate"),
         ("[job_failures]\nearly_share = 2", "early_share must be in"),
+        (
+            "[job_failures]\nearly_share = 0.7\nlate_share = 0.5",
+            r"late_share must be <= 1 - early_share \(0.7\), got 0.5",
+        ),
+        ("[[nodes]]\nmtbf_h = 3", r"\[nodes\] must not be a list, got"),
+        ("[nodes]\nmtbf_h = 1e-9", "mtbf_h must be 0 or >= 0.01, got 1e-09"),
+        ("[prices]\nevery_s = 0.001", "every_s must be 0 or >= 1, got 0.001"),
         ("[nodes", "conditions must be TOML"),
     ],
 )
@@ -67,5 +74,5 @@ def test_mistakes_are_named_with_file_and_field(text: str, message: str, tmp_pat
 
 
 def test_maintenance_must_end_before_it_repeats() -> None:
-    with pytest.raises(InvalidInput, match="length_s must be > 0 and below every_s"):
+    with pytest.raises(InvalidInput, match="length_s must be >= 1 and below every_s"):
         Maintenance(length_s=7200.0, every_s=3600.0)
