@@ -92,7 +92,7 @@ class Experiment:
 
 def _placement(mechanism: MechanismSettings) -> dict[str, Any]:  # Any: JSON values
     """The settings of placement that are not the defaults."""
-    names = ("placement", "consolidate_s")
+    names = ("placement", "consolidate_s", "defragment")
     default = type(mechanism)()
     return {name: value for name in names if (value := getattr(mechanism, name)) != getattr(default, name)}
 

@@ -296,6 +296,7 @@ class MechanismChoices:
     retry_max_s: o.RetryMaxOption = None
     placement: o.PlacementOption = None
     consolidate_s: o.ConsolidateOption = None
+    defragment: o.DefragmentOption = False
     packing: o.PackingOption = False
     teams: o.TeamsOption = None
 
@@ -321,7 +322,7 @@ class MechanismChoices:
         base, file = settings_of(self.preset), self.file
         names = [one.name for one in fields(self) if one.name not in ("preset", "scheduler_config")]
         chosen = {name: getattr(self, name) for name in names}
-        chosen |= {"packing": self.packing or None, "teams": p.teams(self.teams)}
+        chosen |= {"packing": self.packing or None, "defragment": self.defragment or None, "teams": p.teams(self.teams)}
         chosen = given(chosen)
         if file is not None:
             base = file.settings(base)

@@ -218,6 +218,14 @@ ConsolidateOption = Annotated[
     float | None,
     seconds(604_800, "How long a gang waits for one node, then for one rack and so on. Default: 0, it does not wait."),
 ]
+DefragmentOption = Annotated[
+    bool,
+    typer.Option(
+        "--defragment",
+        rich_help_panel=ROUNDS,
+        help="Move running jobs to make a place for a gang that waits, where that pays. Needs --consolidate-s.",
+    ),
+]
 PackingOption = Annotated[
     bool,
     typer.Option(

@@ -95,7 +95,8 @@ PRICED = 14  # an allocation in which other resources than GPUs, or quotas of te
 LOCATED = 15  # the rack, zone and region of a node; settings: placement and consolidation
 PLANNED = 15  # jobs with a plan for each number of GPUs
 TIMED = 15  # what stops and starts cost jobs, as measured
-NEWEST = 15
+MOVED = 16  # settings: whether jobs move to make places for gangs
+NEWEST = 16
 OLDEST = 1  # that can be read
 _LATER = {  # newest version of an event, if above VERSION
     "AllocationSolved": PRICED,
@@ -108,7 +109,7 @@ _LATER = {  # newest version of an event, if above VERSION
     "JobsReleased": ORDERED,
     "JobsRequeued": ORDERED,
     "PriorityChanged": RANKED,
-    "ConfigChanged": LOCATED,
+    "ConfigChanged": MOVED,
     "GpuMemoryMeasured": MEASURED,
     "NodeJoined": LOCATED,
     "TurnMeasured": TIMED,
@@ -182,7 +183,8 @@ _LATER_SETTINGS = {"packing": PACKED, "lease_min_s": GUARDED, "retry_s": GUARDED
                    "solve_at_least_every_s": AGEING, "system_failures_max": CLASSED,
                    "priorities": RANKED, "move_lag_s": LAGGING, "teams": TEAMED,
                    "jobs_running_a_user_max": LIMITED, "gpus_a_user_max": LIMITED, "gpu_types": LIMITED,
-                   "packing_measured": MEASURED, "placement": LOCATED, "consolidate_s": LOCATED}  # fmt: skip
+                   "packing_measured": MEASURED, "placement": LOCATED, "consolidate_s": LOCATED,
+                   "defragment": MOVED}  # fmt: skip
 _LATER_OF_JOBS = {  # a job without them needs no version
     "time_s": ORDERED,
     "stall_s": ORDERED,

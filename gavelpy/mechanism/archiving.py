@@ -116,6 +116,7 @@ def _keep(jobs: JobTable, rows: Ints, new: Ints) -> None:
         setattr(jobs, kept, {at[row]: value for row, value in getattr(jobs, kept).items()})
     jobs.sizes = {at[row]: value for row, value in jobs.sizes.items() if at[row] >= 0}
     jobs.apart = {at[row]: value for row, value in jobs.apart.items() if at[row] >= 0}
+    jobs.moved = {at[row]: value for row, value in jobs.moved.items() if at[row] >= 0}
     jobs.measured_gib = {at[row]: gib for row, gib in jobs.measured_gib.items() if at[row] >= 0}
     jobs.dependents = {at[row]: [at[after] for after in others] for row, others in jobs.dependents.items()}
     jobs.number_again()

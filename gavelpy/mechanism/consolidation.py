@@ -7,6 +7,8 @@ it would fit in an empty cluster (one node, if a node is large enough), and one 
 it was first held back. So it waits at most `consolidate_s` for each level, and a plan gives it the best level that is
 free. Levels are nodes, racks, zones and anywhere, as far as nodes state them: see `topology`.
 
+With `defragment`, running jobs may move for a gang that is held back: see `defragmentation`.
+
 A gang with a lease is not held back. Jobs on one GPU, and pairs that share GPUs, are not either.
 
 *Fragmentation delay.* While a job is held back, its waiting counts as fragmentation delay; all other waiting is
@@ -22,20 +24,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from gavelpy.mechanism import defragmentation
 from gavelpy.mechanism.gpus import NONE
 from gavelpy.mechanism.taking import Chosen
 from gavelpy.mechanism.topology import WORDS, PlaceLevel, best_levels, groups, level_of
-from gavelpy.mechanism.waiting import NOT_NOW, Apart
-from gavelpy.model.arrays import Floats, Ints
+from gavelpy.mechanism.waiting import NOT_NOW, Apart, best_of, steps, worst_level
+from gavelpy.model.arrays import Bools, Floats, Ints
 
 if TYPE_CHECKING:
     from gavelpy.mechanism.core import SchedulerCore
     from gavelpy.mechanism.jobs import JobTable
     from gavelpy.mechanism.leases import LeaseBook
     from gavelpy.mechanism.planning import Planner
-    from gavelpy.mechanism.settings import MechanismSettings
 
-ROUNDING = 1e-9  # a time that was computed as the end of patience counts as such
 TRIES = 4  # plans that are made to give others the GPUs of gangs that are held back
 
 
@@ -66,8 +67,37 @@ def planned(planner: Planner, rows: Ints, plan: Callable[[Ints], Tried]) -> Trie
     else:
         stays = ~jobs.marks(apart)
         tried = tried._replace(chosen=tried.chosen.among(stays[tried.chosen.jobs]))
+    if held and planner.settings.defragment:
+        tried = _with_moves(planner, tried, held)
     _book(planner, tried.chosen, held)
     return tried
+
+
+def _with_moves(planner: Planner, tried: Tried, held: list[int]) -> Tried:
+    """The plan in which running jobs also move for gangs that are held back, where that pays."""
+    leases, jobs, (chosen, grants, leaving) = planner.leases, planner.leases.jobs, tried
+    free = _open_gpus(planner, leaving)
+    offsets, gpus = leases.placed(grants, planner.sets, free, planner.now_s)
+    free[gpus] = False
+    staying = jobs.leased[~jobs.marks(np.concatenate([leaving, grants.jobs]))[jobs.leased]]
+    moved, places = defragmentation.relocated(planner, chosen, free, staying, held)
+    if not places:
+        return tried
+    own = dict(zip(grants.jobs.tolist(), np.split(gpus, offsets[1:-1]), strict=True)) if len(grants.jobs) else {}
+    planner.places.update(own | places)
+    stays = ~jobs.marks(moved.jobs)[chosen.jobs]
+    movers = moved.jobs[jobs.lease[moved.jobs] >= 0]
+    return Tried(
+        Chosen(*map(np.concatenate, zip(chosen.among(stays), moved, strict=True))),
+        Chosen(*map(np.concatenate, zip(grants, moved, strict=True))),
+        np.union1d(leaving, movers),
+    )
+
+
+def _open_gpus(planner: Planner, leaving: Ints) -> Bools:
+    """The usable GPUs that no job holds when these leave, (G,)."""
+    pool, gone = planner.leases.pool, np.append(leaving, NONE)
+    return np.asarray(pool.usable & np.isin(pool.job, gone) & np.isin(pool.beside, gone))
 
 
 def _last_try(planner: Planner, rows: Ints, tried: Tried) -> Ints:
@@ -75,7 +105,7 @@ def _last_try(planner: Planner, rows: Ints, tried: Tried) -> Ints:
     jobs, anywhere = planner.leases.jobs, len(groups(planner.leases.pool)) - 1
     behind = rows[(jobs.gpus[rows] > 1) & (jobs.lease[rows] < 0) & ~jobs.marks(tried.chosen.jobs)[rows]]
     since_s = [jobs.apart.get(row, Apart()).held_s for row in behind.tolist()]
-    is_patient = [one < 0 or _steps(one, planner.now_s, planner.settings) < anywhere for one in since_s]
+    is_patient = [one < 0 or steps(one, planner.now_s, planner.settings) < anywhere for one in since_s]
     return rows[~jobs.marks(behind[np.array(is_patient, dtype=np.bool_)])[rows]]
 
 
@@ -87,16 +117,9 @@ def worst_levels(leases: LeaseBook, chosen: Chosen, now_s: float) -> Ints:
         here = np.flatnonzero(is_asked & (chosen.domains == domain))
         best = best_levels(leases.pool, domain, chosen.gpus[here].tolist())
         found[here] = [
-            _worst(leases, row, level, now_s) for row, level in zip(chosen.jobs[here].tolist(), best, strict=True)
+            worst_level(leases, row, level, now_s) for row, level in zip(chosen.jobs[here].tolist(), best, strict=True)
         ]
     return found
-
-
-def _worst(leases: LeaseBook, row: int, best: PlaceLevel, now_s: float) -> int:
-    levels = [level for level in groups(leases.pool) if level >= best]
-    held_s = leases.jobs.apart.get(row, Apart()).held_s
-    steps = 0 if held_s < 0 else _steps(held_s, now_s, leases.settings)
-    return int(levels[min(steps, len(levels) - 1)])
 
 
 def _too_far_apart(planner: Planner, tried: Tried) -> Ints:
@@ -105,9 +128,7 @@ def _too_far_apart(planner: Planner, tried: Tried) -> Ints:
     worst = worst_levels(leases, grants, planner.now_s)
     if (worst == PlaceLevel.ANYWHERE).all():
         return grants.jobs[:0]
-    gone = np.append(tried.leaving, NONE)
-    free = pool.usable & np.isin(pool.job, gone) & np.isin(pool.beside, gone)
-    offsets, gpus = leases.placed(grants, planner.sets, free, planner.now_s)
+    offsets, gpus = leases.placed(grants, planner.sets, _open_gpus(planner, tried.leaving), planner.now_s)
     asked = np.flatnonzero(worst < PlaceLevel.ANYWHERE).tolist()
     is_apart = [level_of(pool, gpus[offsets[k] : offsets[k + 1]]) > worst[k] for k in asked]
     return np.sort(grants.jobs[np.array(asked)[np.array(is_apart, dtype=np.bool_)]])
@@ -125,7 +146,7 @@ def _book(planner: Planner, chosen: Chosen, held: list[int]) -> None:
         one = jobs.apart.get(row, Apart())
         held_s = one.held_s if one.held_s >= 0 else now_s
         jobs.apart[row] = Apart(held_s, one.open_s if one.open_s >= 0 else now_s, one.delay_s)
-        relax_s = held_s + (_steps(held_s, now_s, settings) + 1) * settings.consolidate_s
+        relax_s = held_s + (steps(held_s, now_s, settings) + 1) * settings.consolidate_s
         jobs.relax_s = min(jobs.relax_s, relax_s)
 
 
@@ -143,11 +164,6 @@ def end_patience(jobs: JobTable, now_s: float) -> None:
     jobs.relax_s = math.inf
 
 
-def _steps(held_s: float, now_s: float, settings: MechanismSettings) -> int:
-    """How many levels worse than the first a gang accepts, which has been held back since then."""
-    return math.floor((now_s - held_s) / settings.consolidate_s + ROUNDING)
-
-
 def fragmentation_delays_s(core: SchedulerCore) -> Floats:
     """The fragmentation delay of each job so far, by serial; 0 for jobs that have left the tables."""
     found = np.zeros(core.jobs.ids.next_serial)
@@ -156,12 +172,13 @@ def fragmentation_delays_s(core: SchedulerCore) -> Floats:
     return found
 
 
-def delay_in_words(core: SchedulerCore, row: int) -> str:
-    """The fragmentation delay of a job, for people; empty = it has none."""
-    delay_s = core.jobs.apart.get(row, Apart()).until(core.now_s)
-    if not delay_s:
-        return ""
-    return f"{delay_s:.0f} s of its waiting are fragmentation delay: enough GPUs were free, but not close together"
+def place_notes(core: SchedulerCore, row: int) -> list[str]:
+    """The fragmentation delay of a job, and moves that made a place for a gang, for people."""
+    if row < 0:
+        return []
+    moves, delay_s = defragmentation.moved_in_words(core, row), core.jobs.apart.get(row, Apart()).until(core.now_s)
+    because = "are fragmentation delay: enough GPUs were free, but not close together"
+    return [f"{delay_s:.0f} s of its waiting {because}", *moves] if delay_s else moves
 
 
 def held_back_in_words(core: SchedulerCore, row: int) -> str:
@@ -170,14 +187,11 @@ def held_back_in_words(core: SchedulerCore, row: int) -> str:
     one = jobs.apart.get(row, Apart())
     if one.held_s < 0 or one.open_s < 0 or not consolidate_s:
         return ""
-    next_s = one.held_s + (_steps(one.held_s, core.now_s, core.settings) + 1) * consolidate_s
-    levels = {_worst(core.leases, row, best, core.now_s) for best in _best(core, row)}
-    where = " or ".join(WORDS[PlaceLevel(level)] for level in sorted(levels))
+    next_s = one.held_s + (steps(one.held_s, core.now_s, core.settings) + 1) * consolidate_s
+    domains = np.flatnonzero(jobs.rate[row, core.pool.domain_type] > 0).tolist()
+    best = {best_of(core.leases, row, domain) for domain in domains}
+    levels = {worst_level(core.leases, row, level, core.now_s) for level in best}
+    where = " or ".join(WORDS[level] for level in sorted(levels))
     text = f"{jobs.gpus[row]} GPUs are free, but not on {where}"
-    return f"{text}; it waits for that until {next_s:g} s, and then accepts GPUs further apart"
-
-
-def _best(core: SchedulerCore, row: int) -> list[PlaceLevel]:
-    """The best level of a job in each domain of the types that it can use."""
-    domains = np.flatnonzero(core.jobs.rate[row, core.pool.domain_type] > 0)
-    return [best_levels(core.pool, domain, [int(core.jobs.gpus[row])])[0] for domain in domains.tolist()]
+    text = f"{text}; it waits for that until {next_s:g} s, and then accepts GPUs further apart"
+    return "; ".join(filter(None, [text, defragmentation.why_not_in_words(core, row)]))

@@ -322,8 +322,8 @@ class SchedulerCore:
 
     def granted(self, grants: Chosen, staying: Ints, leaving: Ints, planner: Planner | None = None) -> RoundPlan:
         """Starts new leases, extends those of `staying` and ends those of `leaving` jobs."""
-        sets = (planner or self.planner).sets
-        revoked, *granted = self.leases.apply(grants, leaving, self.now_s, self.round_end_s, sets)
+        own = planner or self.planner
+        revoked, *granted = self.leases.apply(grants, leaving, self.now_s, self.round_end_s, own.sets, own.places)
         return RoundPlan(
             self.round, self.incarnation, self.round_end_s, staying, self.jobs.lease[staying], leaving, revoked,
             grants.jobs, *granted,

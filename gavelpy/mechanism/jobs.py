@@ -13,7 +13,7 @@ from gavelpy.mechanism.identities import Identities, by_serial
 from gavelpy.mechanism.lifecycle import LAST_ALIVE, JobFact, JobState, Resumes, states_after
 from gavelpy.mechanism.node_resources import needs_of
 from gavelpy.mechanism.sizes import JobSizes
-from gavelpy.mechanism.waiting import Apart
+from gavelpy.mechanism.waiting import Apart, Move
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.completion_value import CompletionValue
 from gavelpy.model.job import JobId, JobSpec, lost_spec
@@ -120,6 +120,7 @@ class JobTable:
         self.loss_nodes: dict[int, list[int]] = {}  # rows of the nodes of consecutive losses, by job; see eligibility
         self.dependents: dict[int, list[int]] = {}  # jobs that come after a job that is not over; see eligibility
         self.apart: dict[int, Apart] = {}  # of jobs that waited for GPUs in one place; see consolidation
+        self.moved: dict[int, Move] = {}  # of jobs that made a place for a gang, the last move; see defragmentation
         self.relax_s = math.inf  # when the next of them may be further apart
         self.sizes: dict[int, JobSizes] = {}  # of jobs with several, active or over
         self.measured_gib: dict[int, float] = {}  # most GPU memory that jobs, active or over, used; see gpu_memory

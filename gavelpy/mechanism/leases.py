@@ -113,11 +113,17 @@ class LeaseBook:
         return same
 
     def apply(
-        self, chosen: Chosen, leaving: Ints, now_s: float, until_s: float, sets: NodeSets | None = None
+        self,
+        chosen: Chosen,
+        leaving: Ints,
+        now_s: float,
+        until_s: float,
+        sets: NodeSets | None = None,
+        places: Mapping[int, Ints] | None = None,
     ) -> tuple[Ints, Ints, Ints, Ints]:
         """Revokes leases of `leaving`, grants new ones to `chosen`: (revoked leases, granted leases, offsets, GPUs).
 
-        `sets`: the GPUs that jobs may use; None = all.
+        `sets`: the GPUs that jobs may use; None = all. `places`: the GPUs of all that are granted; empty = not chosen.
         """
         jobs, pool, revoked = self.jobs, self.pool, self.jobs.lease[leaving]
         if not len(leaving) and len(chosen.jobs) < 2:
@@ -128,7 +134,8 @@ class LeaseBook:
         taken = [jobs.gpus_held(row).copy() for row in leaving.tolist()] if np.count_nonzero(jobs.rank[leaving]) else []
         self.revoke(leaving, now_s)
         rows, domains, partner, sizes = chosen
-        offsets, gpus = self.placed(chosen, sets, pool.usable & (pool.job == NONE), now_s)
+        free = pool.usable & (pool.job == NONE)
+        offsets, gpus = _as_chosen(free, chosen, places) if places else self.placed(chosen, sets, free, now_s)
         if jobs.apart:
             consolidation.started(jobs, rows)
         granted = np.arange(self.next_lease, self.next_lease + len(rows))
@@ -299,7 +306,12 @@ class LeaseBook:
 
 def _as_planned(free: Bools, chosen: Chosen, limits: NodeLimits) -> tuple[Ints, Ints]:
     """The GPUs that the plan chose for these jobs, in the format of `place`."""
-    found = [limits.granted.get(row, limits.placed.get(row)) for row in chosen.jobs.tolist()]
+    return _as_chosen(free, chosen, limits.placed | limits.granted)
+
+
+def _as_chosen(free: Bools, chosen: Chosen, places: Mapping[int, Ints]) -> tuple[Ints, Ints]:
+    """These GPUs of these jobs, in the format of `place`."""
+    found = [places.get(row) for row in chosen.jobs.tolist()]
     flat = np.concatenate([np.zeros(0, dtype=np.int64), *(gpus for gpus in found if gpus is not None)])
     assert len(flat) == chosen.gpus.sum(), "a plan has jobs without a place"
     assert free[flat].all(), "a plan gave out GPUs that are not free"

@@ -53,6 +53,7 @@ class Planner:
     demand: Ints = field(default_factory=lambda: NONE_CHOSEN.jobs)  # with limits of teams: see `wanting`
     holding: Ints = field(default_factory=lambda: NONE_CHOSEN.jobs)
     elsewhere: Chosen = NONE_CHOSEN  # the same: jobs of higher classes and of other parts in this plan
+    places: dict[int, Ints] = field(default_factory=dict)  # GPUs of all new leases, if jobs move: see defragmentation
 
     def round(self, rows: Ints, capacity: Ints) -> tuple[Chosen, bool]:
         """Jobs among `rows` that run in the coming round, and whether they were chosen by urgency alone.
@@ -147,6 +148,7 @@ class Planner:
         With node sets, some jobs must leave their GPUs to others that can run only there.
         """
         same = self.leases.staying(chosen)
+        same = same[~np.isin(same, list(self.places))] if self.places else same
         if self.sets is None:
             return same
         everyone = joined(self.higher, chosen)

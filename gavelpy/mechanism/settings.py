@@ -143,6 +143,7 @@ class MechanismSettings:
     gpus_a_user_max: int = 0  # GPUs that the jobs of one owner have at once; 0 = no limit
     placement: str = STRATEGIES[0]  # which nodes new leases get: see strategies
     consolidate_s: float = 0.0  # how long a gang waits for each level of closeness; 0 = it does not wait
+    defragment: bool = False  # running jobs move to free GPUs in one place for a gang that waits, where that pays
     packing_measured: bool = False  # measured GPU memory of a job that declared none counts as declared
     gpu_types: tuple[GpuType, ...] = ()  # with known memory, which jobs share if it suffices; empty = no limits
     teams: tuple[Team, ...] = ()  # the entities of jobs; empty = those that jobs name
@@ -193,6 +194,8 @@ class MechanismSettings:
         if self.placement not in STRATEGIES:
             raise InvalidInput(f"placement must be one of {', '.join(STRATEGIES)}, got {self.placement!r}")
         _in_range("consolidate_s", self.consolidate_s, 0.0, 604_800.0)
+        if self.defragment and not self.consolidate_s:
+            raise InvalidInput("defragment must be false without consolidate_s, got true")
         check_classes(self.priorities)
         check_gpu_types(self.gpu_types)
         if self.packing_measured and not self.packing:

@@ -26,7 +26,7 @@ from gavelpy.mechanism.requests import AllocationRequest
 from gavelpy.mechanism.settings import has_placement, settings_of, settings_values
 from gavelpy.mechanism.sizes import JobSizes
 from gavelpy.mechanism.snapshot_versions import upgraded
-from gavelpy.mechanism.waiting import Apart
+from gavelpy.mechanism.waiting import Apart, Move
 from gavelpy.mechanism.windows import Window
 from gavelpy.model.arrays import Ints
 from gavelpy.model.completion_value import CompletionValue
@@ -39,7 +39,8 @@ SIZED = 12  # of a core with jobs of several sizes
 NAMED = 13  # of a core with a round that the policy names, or that knows the GPU memory that jobs use
 LOCATED = 14  # of a core with nodes of which the rack, zone or region is known, or with settings of placement
 TIMED = 14  # of a core that knows what stops and starts cost jobs, or with jobs that have plans
-NEWEST = 14
+MOVED = 15  # of a core in which jobs make places for gangs, or made them
+NEWEST = 15
 OLDEST = 1  # version that can still be read
 _CORE = ("now_s", "settled_s", "incarnation", "round", "round_began_s", "round_end_s", "attention_s", "awaiting",
          "retry_due_s", "woken_s", "window_due_s")  # fmt: skip
@@ -105,6 +106,7 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
         **({"next_round": question.next_round.copy()} if is_named(question.next_round) else {}),
         **({"sizes": {str(row): own.rate.copy() for row, own in jobs.sizes.items()}} if jobs.sizes else {}),
         **({"apart": {str(row): list(one) for row, one in jobs.apart.items()}} if jobs.apart else {}),
+        **({"moved": {str(row): list(one) for row, one in jobs.moved.items()}} if jobs.moved else {}),
         **({"relax_s": jobs.relax_s} if jobs.relax_s < np.inf else {}),
         **({"measured_gib": {str(row): gib for row, gib in jobs.measured_gib.items()}} if jobs.measured_gib else {}),
     }
@@ -112,6 +114,8 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
 
 def _version(core: SchedulerCore) -> int:
     """The lowest version that can express it."""
+    if core.settings.defragment or core.jobs.moved:
+        return MOVED
     if turn_costs.is_any(core.jobs, slice(core.jobs.count)) or any(spec.plans for spec in core.jobs.specs):
         return TIMED
     if _has_places(core.pool) or core.jobs.apart or has_placement(core.settings):
@@ -224,6 +228,7 @@ def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
         sizes, rate = np.array(jobs.specs[row].sizes, dtype=np.int64), state["sizes"][str(row)]
         jobs.sizes[row] = JobSizes(sizes, np.array(rate, dtype=np.float64))
     jobs.apart = {int(row): Apart(*values) for row, values in state.get("apart", {}).items()}
+    jobs.moved = {int(row): Move(*values) for row, values in state.get("moved", {}).items()}
     jobs.relax_s = float(state.get("relax_s", np.inf))
     jobs.measured_gib = {int(row): float(gib) for row, gib in state.get("measured_gib", {}).items()}
     jobs.booked = {int(row): str(name) for row, name in state["booked"].items()}

@@ -13,7 +13,7 @@ import numpy as np
 
 from gavelpy.mechanism import gpu_memory
 from gavelpy.mechanism.competition import check_sizes
-from gavelpy.mechanism.consolidation import delay_in_words
+from gavelpy.mechanism.consolidation import place_notes
 from gavelpy.mechanism.eligibility import NOT_HELD
 from gavelpy.mechanism.jobs import OPEN
 from gavelpy.mechanism.lifecycle import ALIVE, JobState, Resumes
@@ -205,7 +205,7 @@ class Explainer:
                 *scheduler.measuring.notes.get(job, ()),
                 *self._memory_notes(job),
                 *team_notes(scheduler, job),
-                *filter(None, [delay_in_words(scheduler.core, scheduler.core.jobs.ids.row(job))]),
+                *place_notes(scheduler.core, scheduler.core.jobs.ids.row(job)),
                 *_worth(spec, scheduler.now_s() - float(scheduler.core.jobs.by_serial.submitted_s[job]), finish_in_s),
             ),
             preemption_gpu_s=cost.gpu_s if cost is not None else _UNKNOWN_S,
