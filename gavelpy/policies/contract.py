@@ -171,6 +171,32 @@ def check_time(policy: Policy, problem: AllocationProblem) -> None:
     assert same, "the answer changed with time: declare time_varying = True"
 
 
+def check_memory(policy: Policy, problem: AllocationProblem) -> None:
+    """A policy keeps nothing between calls but its memory, and accepts the memory of jobs that have left.
+
+    So a scheduler that restarts between two answers decides the same.
+    """
+    first = policy.allocate(problem)
+    if not first.memory:
+        return
+    gone = replace(problem, job_ids=tuple(JobId(f"new-{job}") for job in problem.job_ids), memory=first.memory)
+    later = replace(problem, attained_gpu_s=problem.attained_gpu_s + 900.0, age_s=problem.age_s + 900.0)
+    before = policy.allocate(replace(later, memory=first.memory))
+    policy.allocate(gone)
+    after = policy.allocate(replace(later, memory=first.memory))
+
+    assert _decision(after) == _decision(before), "equal problems with equal memory gave different answers"
+    if problem.job_count:
+        ids = [job.encode() for job in problem.job_ids if len(job) > 2]
+        kept = policy.allocate(replace(gone, memory=policy.allocate(gone).memory)).memory
+        assert not any(job in kept.replace(b"new-" + job, b"") for job in ids), "memory must forget jobs that have left"
+
+
+def _decision(allocation: Allocation) -> tuple[bytes, bytes, bytes, float]:
+    named = b"" if allocation.next_round is None else allocation.next_round.tobytes()
+    return allocation.share.tobytes(), named, allocation.memory, allocation.again_s
+
+
 def check_unused_inputs(policy: Policy, problem: AllocationProblem) -> None:
     """An input that the policy does not declare to use changes nothing; sizes and further resources are refused."""
     uses = uses_of(policy)
@@ -264,6 +290,7 @@ CHECKS: Mapping[str, Check] = {
         check_order_of_types,
         check_more_gpus,
         check_time,
+        check_memory,
         check_unused_inputs,
     )
 }

@@ -12,7 +12,9 @@ from benchmarks.warm import WarmHighs
 from gavelpy.policies.base import policy_from, registered
 from gavelpy.policies.max_min_fairness import MaxMinFairness
 
-WITHOUT_PEER = {"allox", "fifo", "gandiva", "isolated", "shortest_job_first"}
+WITHOUT_PEER = {
+    "allox", "fifo", "gandiva", "isolated", "least_attained_service", "shortest_job_first", "srsf", "srtf",
+}  # fmt: skip
 MEASURED = sorted(set(registered()) - WITHOUT_PEER)
 SETTINGS = ["max_sum_throughput:normalised=1"]
 LINEAR = [name for name in (*MEASURED, *SETTINGS) if (found := formulation_of(policy_from(name))) and found.is_linear]

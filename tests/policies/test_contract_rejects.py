@@ -34,7 +34,13 @@ class Broken:
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:
         good = MaxMinFairness().allocate(problem, solver)
-        return replace(good, share=self._share(good), certificate=self._certificate(good))
+        memory = self._memory(problem)
+        return replace(good, share=self._share(good), certificate=self._certificate(good), memory=memory)
+
+    def _memory(self, problem: AllocationProblem) -> bytes:
+        names = " ".join(problem.job_ids).encode()
+        faults = {"remembers outside its memory": b"%d" % next(CALLS), "never forgets": problem.memory + names}
+        return faults.get(self.fault, b"")
 
     def _share(self, good: Allocation) -> Floats:
         problem = good.problem
@@ -70,6 +76,8 @@ class Broken:
         ("order_of_types", "favours the first type"),
         ("more_gpus", "dislikes GPUs"),
         ("time", "reads the clock"),
+        ("memory", "remembers outside its memory"),
+        ("memory", "never forgets"),
         ("unused_inputs", "reads the clock"),
     ],
 )

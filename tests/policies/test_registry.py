@@ -11,6 +11,7 @@ from gavelpy.policies.max_min_fairness import MaxMinFairness
 from gavelpy.policies.shortest_job_first import ShortestJobFirst
 
 CLASSES = registered()
+WAITING = ("allox", "fifo", "least_attained_service", "srsf", "srtf", "strategy_proof")  # jobs start only by an answer
 
 
 def test_every_first_policy_is_registered_under_its_own_name() -> None:
@@ -58,7 +59,7 @@ def test_policy_has_a_summary(policy_name: str) -> None:
 
     assert policy.summary[0].isupper()
     assert policy.summary.endswith(".")
-    assert policy.fills_leftover == (policy_name not in ("fifo", "allox", "strategy_proof"))
+    assert policy.fills_leftover == (policy_name not in WAITING)
 
 
 def test_parameters_follow_the_name() -> None:
