@@ -15,6 +15,7 @@ import numpy as np
 from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import VALUE_MAX, Floats, floats, index_of, require
 from gavelpy.model.completion_value import CompletionValue
+from gavelpy.model.job_phases import Phases, check_phases_of
 from gavelpy.model.job_sizes import RatesBySize, checked_plans, checked_rates, checked_sizes
 from gavelpy.model.notify import NO_NOTIFICATIONS, Notify
 from gavelpy.model.software import OF_NODE, Software
@@ -313,6 +314,7 @@ class Trace:
     nodes: tuple[ClusterNode, ...] = ()  # of the cluster on which the jobs ran
     node_changes: tuple[ClusterChange, ...] = ()  # nodes that join, drain or are lost, in order of time
     provenance: Mapping[str, Any] = field(default_factory=dict)  # source, rule and seed, as JSON values
+    phases: Mapping[JobId, Phases] = field(default_factory=dict)  # of jobs whose rates are means over their phases
 
     def __post_init__(self) -> None:
         J = len(self.jobs)
@@ -320,6 +322,7 @@ class Trace:
         cancelled_s = self.cancelled_s if len(self.cancelled_s) else np.full(J, math.inf)
         object.__setattr__(self, "cancelled_s", floats("cancelled_s", cancelled_s, (J,)))
         index_of((job.id for job in self.jobs), "job ids")
+        check_phases_of(self.jobs, self.phases)
         require("arrival_s", self.arrival_s, np.isfinite(self.arrival_s) & (self.arrival_s >= 0), "finite and >= 0")
         if (np.diff(self.arrival_s) < 0).any():
             row = int(np.argmax(np.diff(self.arrival_s) < 0)) + 1

@@ -27,6 +27,7 @@ from gavelpy.mechanism.events import (
     LeaseStarted,
     Outcome,
     ProgressReported,
+    ThroughputEstimated,
     TurnMeasured,
 )
 from gavelpy.mechanism.jobs import JobTable
@@ -34,7 +35,8 @@ from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.mechanism.turn_costs import REFERENCE_S
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.simulator.co_location import NONE
-from gavelpy.simulator.timeline import CoLocated, Ends, Finish, Starts, TurnTimes, by_moment
+from gavelpy.simulator.phases import RatePhases
+from gavelpy.simulator.timeline import CoLocated, Ends, Finish, PhaseBegun, Starts, TurnTimes, by_moment
 from gavelpy.simulator.virtual_leases import VirtualLeases
 
 NOTABLE = 1.2  # factor by which a cost differs from the one that was reported last, if it is reported again
@@ -87,7 +89,8 @@ class VirtualCluster(VirtualLeases):
         offsets, gpus = _gpus_of(jobs, rows.tolist())
         second = self._place(rows, gpus, offsets)
         self.gpus_before[rows] = gpu_set(gpus, offsets)
-        self._lease(rows, jobs.lease[rows].copy(), jobs.lease_type[rows], np.diff(offsets), np.full(len(rows), now_s))
+        start_s = np.full(len(rows), now_s)
+        self._lease(rows, jobs.lease[rows].copy(), jobs.lease_type[rows], np.diff(offsets), start_s, now_s)
         self.steps_at_start[rows] = jobs.steps_done[rows]
         self._account(rows, np.diff(offsets))
         self._expect_finish(rows)
@@ -122,6 +125,7 @@ class VirtualCluster(VirtualLeases):
         self.steps_saved[rows] = self.steps_at_start[rows] = self._reported_saved[rows] = before
         waiting = rows[self._is_leased[rows]]  # they have other leases, which begin later
         self.is_watched[waiting] = False
+        self._resume_phases(waiting, now_s)
         self._expect_finish(waiting)
         self._watch_finishes(waiting)
 
@@ -173,6 +177,8 @@ class VirtualCluster(VirtualLeases):
             case CoLocated():
                 self._run_co_located(due, now_s)
                 return []
+            case PhaseBegun():
+                return [ThroughputEstimated(due.jobs, self.true_rate[due.jobs])]
 
     def _stop(self, rows: Ints, leases: Ints, now_s: float) -> None:
         assert (self.lease[rows] == leases).all(), "a plan revokes a lease that is not in force"
@@ -224,7 +230,7 @@ class VirtualCluster(VirtualLeases):
         where, before = gpu_set(gpus, offsets), self.gpus_before[rows]
         moved = (before != NO_GPUS) & (before != where)
         gpu_types = self.gpu_type_of[gpus[offsets[:-1]]]
-        self._lease(rows, leases, gpu_types, counts, start_s)
+        self._lease(rows, leases, gpu_types, counts, start_s, now_s)
         startup = self.costs.startup(rows, moved, self.steps_at_start[rows] > 0)
         self.began_s[rows] += startup.total_s
         self.counted_s[rows] = self.began_s[rows]
@@ -270,8 +276,11 @@ class VirtualCluster(VirtualLeases):
         assert self.costs.constant is not None, "costs of single jobs are constant"
         migrating_s = self.costs.constant.migration_s * moved
         began_s = start_s + (self.costs.constant.restart_s + migrating_s)
+        if self.phases is not None:
+            self._resume_phases(rows, now_s)
         rate = self._rate(row, gpu_type, len(gpus))
-        steps_left = self.steps_total.item(row) - self.steps_at_start.item(row)
+        steps_end = self.steps_total.item(row) if self.phases is None else self._steps_until(rows).item()
+        steps_left = steps_end - self.steps_at_start.item(row)
         self.gpu_job[gpus] = row
         self.lease[row], self.lease_type[row], self.rate[row] = leases[0], gpu_type, rate
         self.start_s[row] = start_s
@@ -298,16 +307,28 @@ class VirtualCluster(VirtualLeases):
         return LeaseStarted(rows, due.leases[valid], offsets, gpus)
 
     def _reached(self, due: Finish, now_s: float) -> list[Event]:
-        """A job makes its last step, or fails."""
+        """A job makes its last step, or the last one of a phase, or fails."""
         row = due.job
         if self.lease[row] != due.lease or self.finish_s[row] != now_s:
             return []
+        if self.phases is not None and self.phases.ends[row] < self.steps_end[row]:
+            return self._next_phase(row, self.phases, now_s)
         if self.steps_end[row] < self.steps_total[row]:
             return self._failed(np.array([row]), self.costs.failed(row, self.steps_end.item(row)), now_s)
         found: list[Event] = [self._finished(row, now_s)]
         if self.costs.interferes:
             self._interfere(now_s)
         return found
+
+    def _next_phase(self, row: int, phases: RatePhases, now_s: float) -> list[Event]:
+        rows = np.array([row])
+        self.steps.book_saves(self, rows, now_s)
+        self.useful.add(rows, phases.ends[rows] - self.steps_at_start[rows], self.nominal_rate(rows))
+        self.steps_at_start[row] = phases.ends[row]
+        self.counted_s[row] = max(now_s, self.began_s.item(row))
+        self._enter_phase(row)
+        self._change_rate(rows, self.rate[rows], now_s)
+        return [ThroughputEstimated(rows, self.true_rate[rows])] if phases.announces else []
 
     def fail(self, gpus: Ints, now_s: float) -> list[Event]:
         """The running jobs on these GPUs fail, as their GPUs do."""

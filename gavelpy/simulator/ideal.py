@@ -19,6 +19,7 @@ from gavelpy.model.problem import AllocationProblem, BlindView
 from gavelpy.model.problem_arrays import Entity
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.policies.base import Policy, varies_with_time
+from gavelpy.simulator.phases import RatePhases
 from gavelpy.simulator.settings import SimulationSettings
 from gavelpy.simulator.simulate import Stop, never
 from gavelpy.solve.solver import Solver
@@ -47,6 +48,9 @@ class IdealSimulation:
         self.gpu_types, self.gpu_counts = types, np.array(cluster.gpu_counts, dtype=np.float64)
         self.price = cluster.prices
         self.rate = np.array([[row.get(name, 0.0) for name in types] for row in rates]).reshape(len(jobs), len(types))
+        self.phases = RatePhases(jobs, trace.phases, types) if trace.phases else None
+        if self.phases is not None:
+            self.rate = self.phases.first_rates(self.rate)
         self.gpus = np.array([job.gpus for job in jobs], dtype=np.float64)
         self.weight = np.array([job.weight for job in jobs])
         self.deadline_s = np.array([job.deadline_s for job in jobs])
@@ -67,7 +71,7 @@ class IdealSimulation:
         active: Ints = np.zeros(0, dtype=np.int64)
         while np.isnan(self.finish_s[measured]).any() and not stop():
             speed = (self.share[active] * self.rate[active]).sum(axis=1)
-            left_s = np.divide(self._left(active), speed, out=np.full(len(active), math.inf), where=speed > 0)
+            left_s = np.divide(self._left_at_rate(active), speed, out=np.full(len(active), math.inf), where=speed > 0)
             until_s = min(
                 arrival_s[arrived] if arrived < len(arrival_s) else math.inf, now_s + left_s.min(initial=math.inf)
             )
@@ -76,6 +80,7 @@ class IdealSimulation:
             until_s = min(until_s, now_s + self.solve_every_s) if len(active) else until_s
             self._pass(active, speed, until_s - now_s)
             now_s = until_s
+            self._enter_phases(active)
             self.finish_s[active[self._left(active) <= _DONE * self.steps_total[active]]] = now_s
             while arrived < len(arrival_s) and arrival_s[arrived] <= now_s:
                 arrived += 1
@@ -86,6 +91,20 @@ class IdealSimulation:
     def _left(self, rows: Ints) -> Floats:
         left: Floats = np.maximum(self.steps_total[rows] - self.steps[rows], 0.0)
         return left
+
+    def _left_at_rate(self, rows: Ints) -> Floats:
+        """Steps left of these jobs, or of their phases, (K,)."""
+        left = self._left(rows)
+        return left if self.phases is None else np.minimum(left, self.phases.ends[rows] - self.steps[rows])
+
+    def _enter_phases(self, rows: Ints) -> None:
+        """Jobs that have made the last step of a phase enter the next one."""
+        if self.phases is None:
+            return
+        ends = self.phases.ends[rows]
+        for row in rows[self.steps[rows] >= ends - _DONE * self.steps_total[rows]].tolist():
+            self.steps[row] = self.phases.ends[row]
+            self.rate[row] = self.phases.enter(row, self.steps[row])
 
     def _pass(self, rows: Ints, speed: Floats, time_s: float) -> None:
         self.steps[rows] += speed * time_s

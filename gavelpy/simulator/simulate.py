@@ -58,6 +58,7 @@ from gavelpy.simulator.conditions.exogenous import ExogenousEvents, GpuFailed
 from gavelpy.simulator.conditions.run import RunConditions
 from gavelpy.simulator.job_sizes import check_sizes, true_rates_by_size
 from gavelpy.simulator.metrics import SimulationResult, with_probes_made
+from gavelpy.simulator.phases import RatePhases
 from gavelpy.simulator.settings import SimulationSettings
 from gavelpy.simulator.stall import OF_JOB, Stall
 from gavelpy.simulator.virtual_scheduler import NodeEvent, VirtualScheduler
@@ -163,7 +164,12 @@ class Simulation(VirtualScheduler):
             co_location=self._co_location(view.gpu_types) if self.settings.mechanism.packing else None,
             rate_by_size=true_rates_by_size(jobs, self.throughputs, view.gpu_types),
             conditions=leases,
+            phases=self._phases(view.gpu_types),
         )
+
+    def _phases(self, gpu_types: tuple[str, ...]) -> RatePhases | None:
+        trace, announces = self.trace, self.estimation is None
+        return RatePhases(trace.jobs, trace.phases, gpu_types, announces=announces) if trace.phases else None
 
     def _co_location(self, gpu_types: tuple[str, ...]) -> CoLocation:
         table = self.throughputs
@@ -176,6 +182,8 @@ class Simulation(VirtualScheduler):
 
     def _true_rates(self, row: int) -> dict[str, float]:
         job, table = self.trace.jobs[row], self.throughputs
+        if job.id in self.trace.phases:
+            return dict(self.trace.phases[job.id][0].rates_steps_per_s)
         if job.rates_steps_per_s or table is None:
             return dict(job.rates_steps_per_s)
         return dict(table.rates(job.job_type, job.gpus))
@@ -222,6 +230,8 @@ class Simulation(VirtualScheduler):
 
     def _submit(self, row: int) -> None:
         job = self.trace.jobs[row]
+        if self.estimation is None and job.id in self.trace.phases:
+            job = job.with_rates(self.trace.phases[job.id][0].rates_steps_per_s)  # later ones are not known yet
         self.handle(JobSubmitted(job if self.estimation is None else self.estimation.as_submitted(row, job)))
         self.conditions.exogenous.submitted(row, self.now_s)
 

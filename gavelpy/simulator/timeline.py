@@ -35,7 +35,7 @@ class Ends(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """A job's last step, unless it is stopped earlier."""
+    """A job's last step, or the last one of a phase, unless it is stopped earlier."""
 
     job: int
     lease: int
@@ -57,7 +57,13 @@ class TurnTimes(NamedTuple):
     save_s: Floats
 
 
-Due = Starts | Ends | Finish | CoLocated | TurnTimes
+class PhaseBegun(NamedTuple):
+    """Jobs have entered other phases, in which they run at other rates."""
+
+    jobs: Ints
+
+
+Due = Starts | Ends | Finish | CoLocated | TurnTimes | PhaseBegun
 
 
 class Timeline:

@@ -12,8 +12,9 @@ from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.simulator.accounts import LeaseAccounts
 from gavelpy.simulator.co_location import NONE, CoLocation, SharedGpus
 from gavelpy.simulator.conditions.leases import LeaseConditions
+from gavelpy.simulator.phases import RatePhases
 from gavelpy.simulator.settings import Costs, StepCount
-from gavelpy.simulator.timeline import Finish, Timeline
+from gavelpy.simulator.timeline import Finish, PhaseBegun, Timeline
 from gavelpy.simulator.useful_time import UsefulTime
 
 
@@ -31,13 +32,15 @@ class VirtualLeases(SharedGpus):
         co_location: CoLocation | None = None,
         rate_by_size: Mapping[int, Mapping[int, Floats]] | None = None,
         conditions: LeaseConditions | None = None,
+        phases: RatePhases | None = None,
     ) -> None:
         J = len(steps_total)
+        self.phases = phases  # None: no job has phases
         self.costs = conditions or LeaseConditions(costs)
         self.accounts = LeaseAccounts(J, true_rate.shape[1])
         self.steps, self.co_location = steps or StepCount(), co_location
         self.gpu_type_of = gpu_type_of  # (G,)
-        self.true_rate = true_rate  # (J, T) steps/s
+        self.true_rate = true_rate  # (J, T) steps/s, now
         self.rate_by_size = rate_by_size or {}  # (T,) of jobs with several sizes, by job and number of GPUs
         self.steps_total = self.steps_end = steps_total  # (J,) of the job; the lease ends by itself, at a failure or so
         self.factor = np.ones(J)  # (J,) that conditions put on `rate`
@@ -49,7 +52,7 @@ class VirtualLeases(SharedGpus):
         self.start_s = np.full(J, math.inf)  # (J,) of that lease
         self.began_s = np.full(J, math.inf)  # (J,) of its first step
         self.counted_s = np.full(J, math.inf)  # (J,) since when `rate` applies, after steps_at_start
-        self.finish_s = np.full(J, math.inf)  # (J,) of the job's last step at this rate
+        self.finish_s = np.full(J, math.inf)  # (J,) of the last step at this rate: of the job, or of its phase
         self.is_watched = np.zeros(J, dtype=np.bool_)  # (J,) whether finish_s is on the timeline
         self.steps_at_start = np.zeros(J)  # (J,) done at counted_s
         self.steps_saved = np.zeros(J)  # (J,) in the last checkpoint
@@ -96,9 +99,33 @@ class VirtualLeases(SharedGpus):
         self.steps_at_start[rows] = steps
 
     def _expect_finish(self, rows: Ints) -> None:
-        steps_left, rate = self.steps_end[rows] - self.steps_at_start[rows], self.rate[rows]
+        steps_end = self.steps_end[rows] if self.phases is None else self._steps_until(rows)
+        steps_left, rate = steps_end - self.steps_at_start[rows], self.rate[rows]
         time_s = np.divide(steps_left, rate, out=np.full(len(rows), math.inf), where=rate > 0)
         self.finish_s[rows] = self.steps.worked_at_s(self, rows, time_s)
+
+    def _steps_until(self, rows: Ints) -> Floats:
+        """Steps at which these leases end by themselves, or their jobs' phases, (K,)."""
+        found: Floats = self.steps_end[rows]
+        return found if self.phases is None else np.minimum(found, self.phases.ends[rows])
+
+    def _resume_phases(self, rows: Ints, now_s: float) -> None:
+        """Jobs that lost steps are back in earlier phases."""
+        if self.phases is None:
+            return
+        rows = rows[self.phases.went_back(rows, self.steps_at_start[rows])]
+        for row in rows.tolist():
+            self._enter_phase(row)
+        if len(rows) and self.phases.announces:
+            self._timeline.push(now_s, PhaseBegun(rows))
+
+    def _enter_phase(self, row: int) -> None:
+        """The job is in the phase of its steps from now on; the rate of its lease changes by as much."""
+        assert self.phases is not None, "the job has phases"
+        rates, gpu_type = self.phases.enter(row, self.steps_at_start.item(row)), self.lease_type.item(row)
+        if gpu_type != NONE and self.true_rate[row, gpu_type] > 0:
+            self.rate[row] *= rates[gpu_type] / self.true_rate[row, gpu_type]
+        self.true_rate[row] = rates
 
     def _close(self, rows: Ints, now_s: float, is_kept: Bools) -> None:
         """Accounts for leases that stop now, after `_book`; steps not saved are lost unless `is_kept`, (K,)."""
@@ -120,7 +147,8 @@ class VirtualLeases(SharedGpus):
         times_s, useful_gpu_s = (self.start_s[rows], self.began_s[rows]), self.useful.gpu_s[rows]
         self.accounts.started(rows, counts, self.lease_type[rows], *times_s, useful_gpu_s, restoring_s, migrating_s)
 
-    def _lease(self, rows: Ints, leases: Ints, gpu_types: Ints, counts: Ints, start_s: Floats) -> None:
+    def _lease(self, rows: Ints, leases: Ints, gpu_types: Ints, counts: Ints, start_s: Floats, now_s: float) -> None:
+        self._resume_phases(rows, now_s)
         self.lease[rows], self.lease_type[rows] = leases, gpu_types
         self.start_s[rows] = self.began_s[rows] = self.counted_s[rows] = start_s
         self.rate[rows] = self.true_rate[rows, gpu_types]

@@ -169,7 +169,9 @@ def resampled_trace(trace: Trace, seed: int) -> Trace:
     rows = np.random.default_rng(seed).integers(0, len(trace), len(trace))
     jobs = tuple(replace(trace.jobs[row], id=JobId(f"{trace.jobs[row].id}~{i}")) for i, row in enumerate(rows.tolist()))
     after_s = (trace.cancelled_s - trace.arrival_s)[rows]
-    return replace(trace, jobs=jobs, cancelled_s=trace.arrival_s + after_s)
+    ids = [(job.id, trace.jobs[row].id) for job, row in zip(jobs, rows.tolist(), strict=True)] if trace.phases else []
+    phases = {new: trace.phases[old] for new, old in ids if old in trace.phases}
+    return replace(trace, jobs=jobs, cancelled_s=trace.arrival_s + after_s, phases=phases)
 
 
 def at_load(trace: Trace, rate_per_h: float) -> Trace:

@@ -32,11 +32,12 @@ import numpy as np
 from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import Floats
 from gavelpy.model.job import GPUS_MAX, JobId, JobSpec, Trace
+from gavelpy.model.job_phases import Phases, mean_rates
 from gavelpy.model.throughput import Provenance, ThroughputTable
 from gavelpy.traces.fields import EXACT_MAX, JsonText, Place, parse_json, read_text, write_text
 from gavelpy.traces.formats import ReadOptions
 from gavelpy.traces.provenance import with_source
-from gavelpy.traces.shockwave import mean_rates
+from gavelpy.traces.shockwave import phases_of
 from gavelpy.traces.source import Head, TraceFile
 
 REFERENCE_GPU_TYPE = "v100"
@@ -89,12 +90,12 @@ class GavelReader:
         return "\t" in head.first_line
 
     def read(self, path: Path, options: ReadOptions) -> Trace:
-        """The trace. Rates are attached only to jobs whose batch size changes; throughputs turn SLOs into deadlines."""
+        """The trace. Throughputs turn SLOs into deadlines; rates are attached only to jobs whose batch size changes."""
         source = TraceFile(path)
         trace = _trace(_without_end(source.lines()), source.file, options.throughputs)
         provenance: dict[str, Any] = {"format": self.name, "file": path.name, "sha256": source.sha256()}
-        if any(job.rates_steps_per_s for job in trace.jobs):  # before those of the table are attached
-            provenance["mean_rates_of_changing_batch_sizes"] = sum(bool(job.rates_steps_per_s) for job in trace.jobs)
+        if trace.phases:
+            provenance["jobs_with_changing_batch_sizes"] = len(trace.phases)
         return replace(trace, provenance=with_source(provenance, path))
 
 
@@ -115,6 +116,7 @@ def _trace(lines: Iterable[str], file: str, throughputs: ThroughputTable | None)
     columns: tuple[str, ...] = ()
     jobs: list[JobSpec] = []
     arrivals: list[float] = []
+    phases: dict[JobId, Phases] = {}
     for i, line in enumerate(lines):
         place = Place(file, i + 1)
         columns = columns or _columns(line, place)
@@ -130,8 +132,17 @@ def _trace(lines: Iterable[str], file: str, throughputs: ThroughputTable | None)
                 "arrival_time", f">= the line before ({arrivals[-1]!r}), as jobs are in order of arrival", arrival_s
             )
         arrivals.append(arrival_s)
-        jobs.append(_job(i, cell, place, throughputs))
-    return Trace(tuple(jobs), np.array(arrivals), Path(file).stem)
+        job = _job(i, cell, place, throughputs)
+        if throughputs is not None and (own := _phases(job, cell, place, throughputs)):
+            phases[job.id] = own
+            job = job.with_rates(mean_rates(own, job.steps_total))
+        jobs.append(job)
+    return Trace(tuple(jobs), np.array(arrivals), Path(file).stem, phases=phases)
+
+
+def _phases(job: JobSpec, cell: Mapping[str, str], place: Place, throughputs: ThroughputTable) -> Phases:
+    mode = place.choice("mode", cell.get("mode", _MODES[0]), _MODES)
+    return phases_of(job.job_type, mode, job.steps_total, job.gpus, throughputs)
 
 
 def _columns(line: str, place: Place) -> tuple[str, ...]:
@@ -147,8 +158,7 @@ def _job(i: int, cell: Mapping[str, str], place: Place, throughputs: ThroughputT
     steps = place.whole("total_steps", cell["total_steps"], 1)
     gpus = place.whole("scale_factor", cell["scale_factor"], 1, GPUS_MAX)
     place.choice("needs_data_dir", cell["needs_data_dir"], ("0", "1"))
-    mode = place.choice("mode", cell["mode"], _MODES) if "mode" in cell else "static"
-    rates = mean_rates(cell["job_type"], mode, steps, gpus, throughputs) if throughputs is not None else {}
+    place.choice("mode", cell.get("mode", _MODES[0]), _MODES)
     directory, command = cell.get("working_directory", ""), cell["command"]
     moved = _CHANGE_DIRECTORY.fullmatch(command) if "working_directory" not in cell else None
     if moved:  # the 7-column format has the directory in the command
@@ -163,7 +173,6 @@ def _job(i: int, cell: Mapping[str, str], place: Place, throughputs: ThroughputT
         gpus=gpus,
         weight=weight,
         job_type=cell["job_type"],
-        rates_steps_per_s=rates,
         deadline_s=deadline_s,
         command=command,
         working_directory=directory,

@@ -1,12 +1,11 @@
-"""Batch sizes that change during training, as in Shockwave's traces (Zheng et al., NSDI '23), and the mean rates.
+"""Batch sizes that change during training, as in Shockwave's traces (Zheng et al., NSDI '23), as phases of the job.
 
 A job with the mode `accordion` or `gns` changes its batch size at given epochs, by its model, its first batch size and
 its number of GPUs. The epochs are those of Shockwave's artifact (uw-mad-dash/shockwave, scheduler/utils.py), with one
 difference: there, the last epoch of a job with several changes has the first batch size again.
 
-A simulated job has one rate on each GPU type. That of a job with changes is the mean over its phases, so that its run
-time on each type is exact: steps / sum over epochs of (steps of an epoch / rate at its batch size), where steps count
-in batches of the first size. Within the job, progress is even.
+Each batch size is a phase of the job, with the rate that the throughput table has for it. Steps count in batches of the
+first size, so a phase with batches of twice the size makes two steps with each.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import math
 import re
 from collections.abc import Mapping
 
+from gavelpy.model.job_phases import JobPhase, Phases
 from gavelpy.model.throughput import ThroughputTable
 
 _JOB_TYPE = re.compile(r"(?P<model>[^ ]+) \(batch size (?P<batch>[0-9]{1,7})\)")
@@ -95,16 +95,18 @@ def _is_critical(model: str, first: int, epoch: int) -> bool:
             return epoch < most or epoch in range(60, 70) or epoch in range(80, 90)
 
 
-def mean_rates(job_type: str, mode: str, steps: float, gpus: int, table: ThroughputTable) -> dict[str, float]:
-    """Mean rate over all epochs on each GPU type for which all batch sizes have rates; empty without changes."""
+def phases_of(job_type: str, mode: str, steps: float, gpus: int, table: ThroughputTable) -> Phases:
+    """The job's phases, on the GPU types for which all its batch sizes have rates; empty without changes."""
     sizes = batch_sizes(job_type, mode, steps, gpus)
     if len(set(sizes)) < 2:
-        return {}
+        return ()
     model, first = job_type.partition(" ")[0], sizes[0]
     by_size = {size: table.rates(f"{model} (batch size {size})", gpus) for size in set(sizes)}
-    found: dict[str, float] = {}
-    for gpu_type in table.gpu_types:
-        rates = {size: rates.get(gpu_type, math.nan) * size / first for size, rates in by_size.items()}
-        if all(rate > 0 for rate in rates.values()):
-            found[gpu_type] = len(sizes) / math.fsum(1.0 / rates[size] for size in sizes)
-    return found
+    types = [name for name in table.gpu_types if all(rates.get(name, math.nan) > 0 for rates in by_size.values())]
+    epoch_steps = math.ceil(_SAMPLES[model] / first)
+    found: list[JobPhase] = []
+    for epoch, size in enumerate(sizes if types else ()):
+        if epoch == 0 or size != sizes[epoch - 1]:
+            rates = {name: by_size[size][name] * size / first for name in types}
+            found.append(JobPhase(float(epoch * epoch_steps), rates, size / first))
+    return tuple(found)

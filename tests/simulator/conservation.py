@@ -39,6 +39,7 @@ class RunningLease:
     start_s: float
     steps_before: float
     rate: float
+    gpu_type: str
 
 
 class Conservation:
@@ -125,7 +126,8 @@ class Conservation:
                 holders.append(job)
                 assert len(holders) <= self.sharing_max, f"GPU {gpu} is under the leases of {holders} at {now_s}"
             rate = self._rate(job, gpu_type, len(gpus))
-            self.running[job] = RunningLease(lease, gpus, now_s, self.steps.get(job, 0.0), rate)
+            name = simulation.core.pool.gpu_types[gpu_type]
+            self.running[job] = RunningLease(lease, gpus, now_s, self.steps.get(job, 0.0), rate, name)
 
     def _rate(self, job: int, gpu_type: int, gpus: int) -> float:
         agents = self.simulation.agents
@@ -140,9 +142,21 @@ class Conservation:
         total = self.simulation.trace.jobs[job].steps_total
         assert steps <= total * (1 + ROUNDING), f"job {job} has {steps} of {total} steps"
         if self.has_plain_rates:
-            most = held.steps_before + held.rate * (now_s - held.start_s)
+            most = self._steps_at_most(job, held, now_s - held.start_s)
             assert steps <= most * (1 + 1e-6) + 1e-6 * max(total, 1.0), f"job {job} has {steps} steps, at most {most}"
         self.steps[job] = steps
+
+    def _steps_at_most(self, job: int, held: RunningLease, time_s: float) -> float:
+        """Steps after this time of a lease; a job with phases makes them one phase after the other."""
+        trace, steps = self.simulation.trace, held.steps_before
+        if not (phases := trace.phases.get(trace.jobs[job].id, ())):
+            return steps + held.rate * time_s
+        for phase, end in zip(phases, [*(one.from_step for one in phases[1:]), math.inf], strict=True):
+            if steps < end and time_s > 0:
+                rate = phase.rates_steps_per_s[held.gpu_type]
+                made = min(end - steps, rate * time_s)
+                steps, time_s = steps + made, time_s - made / rate
+        return steps
 
     def _ended(self, event: LeaseEnded, now_s: float) -> None:
         for job, lease, steps in rows_of(event):

@@ -1,4 +1,4 @@
-"""Batch sizes that change during training, and the mean rates of such jobs."""
+"""Batch sizes that change during training, as phases of jobs, and the mean rates of such jobs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from gavelpy.errors import InvalidInput
+from gavelpy.model.job import JobId
+from gavelpy.model.job_phases import JobPhase, mean_rates
 from gavelpy.traces.gavel import parse_gavel_trace
 from gavelpy.traces.reader import read_throughputs, read_trace
-from gavelpy.traces.shockwave import batch_sizes, mean_rates
+from gavelpy.traces.shockwave import batch_sizes, phases_of
 from tests.traces.samples import gavel_line, make_table
 
 TABLE = make_table({("LM (batch size 40)", 1): [2.0, 10.0], ("LM (batch size 80)", 1): [1.5, 6.0]})
@@ -36,11 +38,19 @@ def test_other_models_keep_their_batch_size(job_type: str, mode: str) -> None:
     assert len(set(batch_sizes(job_type, mode, 1e5, 1))) < 2
 
 
+def test_each_batch_size_is_a_phase() -> None:
+    """A step of batches of twice the size counts as two."""
+    assert phases_of("LM (batch size 40)", "gns", 13 * EPOCH, 1, TABLE) == (
+        JobPhase(0.0, {"k80": 2.0, "v100": 10.0}),
+        JobPhase(11.0 * EPOCH, {"k80": 3.0, "v100": 12.0}, 2.0),
+    )
+
+
 def test_mean_rate_gives_the_run_time_of_the_phases() -> None:
     """11 epochs of 1492 steps at 10 steps/s, then two of half as many steps at 6 steps/s."""
     steps = 13 * EPOCH
 
-    rates = mean_rates("LM (batch size 40)", "gns", steps, 1, TABLE)
+    rates = mean_rates(phases_of("LM (batch size 40)", "gns", steps, 1, TABLE), steps)
 
     assert steps / rates["v100"] == pytest.approx(11 * EPOCH / 10 + 2 * (EPOCH / 2) / 6)
     assert steps / rates["k80"] == pytest.approx(11 * EPOCH / 2 + 2 * (EPOCH / 2) / 1.5)
@@ -52,9 +62,10 @@ def test_trace_has_mean_rates_for_jobs_that_change(mode: str, has_rates: bool) -
         job_type="LM (batch size 40)", total_steps=str(40 * EPOCH), scale_factor=f"1\t{mode}", SLO="-1\t9"
     )
 
-    (job,) = parse_gavel_trace(line, throughputs=TABLE).jobs
+    trace = parse_gavel_trace(line, throughputs=TABLE)
 
-    assert bool(job.rates_steps_per_s) is has_rates
+    assert bool(trace.jobs[0].rates_steps_per_s) is has_rates
+    assert list(trace.phases) == [JobId("0")] * has_rates
 
 
 def test_unknown_mode_is_refused() -> None:
