@@ -41,6 +41,9 @@ NodesOption = Annotated[
 PodsOption = Annotated[
     Path, typer.Option("--pods", metavar="FILE", help="Pod list of openb (openb_pod_list_default.csv).")
 ]
+TraceFileOption = Annotated[
+    Path, typer.Option("--trace", metavar="FILE", help="Shockwave's trace (12 columns): 120_jobs_dynamic.trace.")
+]
 LoadOption = Annotated[
     float,
     typer.Option(metavar="X", parser=o.number(0.01, 10), help="GPUs that tasks need in all, as a share of the GPUs."),
@@ -224,6 +227,40 @@ def _show(figure: PublishedFigure, found: Reproduction, size: FigureSize, output
 
 def _text(value: float) -> str:
     return f"{value:.3g}" if math.isfinite(value) else DASH
+
+
+@dataclass(frozen=True)
+class _OnTrace(NoChoices):
+    trace: Path
+
+    def size(self) -> dict[str, Any]:  # Any: of several types
+        """Fields of the size."""
+        return {"trace": self.trace}
+
+
+@app.command()
+def shockwave(
+    trace: TraceFileOption,
+    throughputs: o.ThroughputsOption,
+    figures: so.FiguresOption = None,
+    output: o.OutputOption = Output.TABLE,
+) -> None:
+    """Shockwave: baselines on 120 jobs with changing batch sizes.
+
+    The trace and the table are those of its artifact (github.com/uw-mad-dash/shockwave, scheduler/).
+
+    \b
+    Examples:
+      gavel reproduce shockwave --trace 120_jobs_dynamic.trace --throughputs tacc_throughputs.json
+      gavel reproduce shockwave --trace FILE --throughputs FILE --figures out -o json
+    """
+
+    def find() -> PublishedFigure:
+        from gavelpy.reproduction.shockwave import SHOCKWAVE
+
+        return SHOCKWAVE
+
+    _reproduce(find, _OnTrace(trace), throughputs, figures, output)
 
 
 @app.command()

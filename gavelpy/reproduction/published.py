@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gavelpy.model.throughput import ThroughputTable
     from gavelpy.report.plots import Figure
     from gavelpy.simulator.simulate import Progress
@@ -27,6 +29,7 @@ class FigureSize:
     window: tuple[int, int] | None = None  # jobs that are measured, in order of arrival
     throughputs: ThroughputTable | None = None  # None: the published rates that ship with gavel
     progress: Progress | None = None
+    trace: Path | None = None  # of figures on a recorded trace
 
     def __post_init__(self) -> None:
         if self.seeds is not None and not 1 <= self.seeds <= 1000:

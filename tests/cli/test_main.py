@@ -35,6 +35,7 @@ COMMANDS = (
     ("trace", "formats"),
     ("reproduce", "fgd"),
     ("reproduce", "fig8"),
+    ("reproduce", "shockwave"),
     ("reproduce", "cost"),
 )
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from tests.cli.commands import Gavel
+from tests.traces.samples import gavel_line
 
 
 def test_a_figure_is_printed_with_its_source(gavel: Gavel) -> None:
@@ -66,3 +67,24 @@ def test_strategies_place_tasks_and_their_course_is_drawn(gavel: Gavel, tmp_path
     assert set(found) == {"random", "first_fit", "best_fit", "fgd"}
     assert all(0.5 < row["allocated"] <= 1 and row["published"] is None for row in found.values())
     assert {path.name for path in figures.iterdir()} == {"allocated.csv", "allocated.pdf", "allocated.svg"}
+
+
+def test_shockwaves_baselines_run_on_a_trace_with_batch_sizes(gavel: Gavel, tmp_path: Path) -> None:
+    trace, table = tmp_path / "two.trace", tmp_path / "rates.json"
+    mode = {"job_type": "LM (batch size 40)", "total_steps": str(1492 * 13), "SLO": "-1\t9"}
+    lines = [gavel_line(scale_factor=f"1\t{name}", **mode) for name in ("gns", "static")]
+    trace.write_text("\n".join(lines) + "\n")
+    rates = {"('LM (batch size 40)', 1)": {"null": 10.0}, "('LM (batch size 80)', 1)": {"null": 6.0}}
+    table.write_text(json.dumps({"v100": rates}))
+    files = ("--trace", str(trace), "--throughputs", str(table))
+
+    answer = gavel("reproduce", "shockwave", *files, "-o", "json")
+    trace.write_text(gavel_line(scale_factor="1\tstatic", **mode))
+    refused = gavel("reproduce", "shockwave", *files)
+
+    assert answer.code == 0, answer.err
+    makespan_s = [row["ours"] for row in json.loads(answer.out)["rows"] if row["quantity"] == "makespan s"]
+    assert len(makespan_s) == 6
+    assert all(1492 * 13 / 10 <= found <= 1492 * 13 / 10 + 200 for found in makespan_s)
+    assert refused.code == 2
+    assert "must have jobs whose batch size changes" in refused.err
