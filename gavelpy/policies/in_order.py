@@ -47,3 +47,9 @@ def places(problem: AllocationProblem, order: Ints, share: Floats) -> Ints:
     elsewhere = problem.gpu_type_held[job] != gpu_type
     by_place = np.lexsort((gpu_type, row, elsewhere, -rate[k, gpu_type], share[row, gpu_type] == 0, rank[job]))
     return np.column_stack([row, gpu_type])[by_place]
+
+
+def service_left_gpu_s(problem: AllocationProblem) -> Floats:
+    """GPU-seconds that each job needs on its fastest type, on the GPUs requested, (J,); infinite if it cannot run."""
+    rate = np.where(problem.gpu_counts > 0, problem.rate_as_requested_steps_per_s, 0.0).max(axis=1, initial=0.0)
+    return np.where(rate > 0, problem.gpus_asked * problem.steps_remaining / np.where(rate > 0, rate, 1.0), np.inf)

@@ -8,10 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from gavelpy.model.allocation import Allocation
-from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import COUNTED, ProblemInput
-from gavelpy.policies.in_order import run_in_order
+from gavelpy.policies.in_order import run_in_order, service_left_gpu_s
 from gavelpy.solve.solver import Solver
 
 
@@ -43,9 +42,3 @@ class ShortestRemainingService:
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:  # noqa: ARG002 the protocol's
         """Shares of 0 and 1, and the next round."""
         return run_in_order(problem, np.argsort(service_left_gpu_s(problem), kind="stable"))
-
-
-def service_left_gpu_s(problem: AllocationProblem) -> Floats:
-    """GPU-seconds that each job needs on its fastest type, on the GPUs requested, (J,); infinite if it cannot run."""
-    rate = np.where(problem.gpu_counts > 0, problem.rate_as_requested_steps_per_s, 0.0).max(axis=1, initial=0.0)
-    return np.where(rate > 0, problem.gpus_asked * problem.steps_remaining / np.where(rate > 0, rate, 1.0), np.inf)

@@ -96,7 +96,12 @@ DISPROVED = {
     ("strategy_proof", PARETO): ONE_GPU,
     ("strategy_proof", ENVY): peers(1),
 }
-QUEUES = ("srtf", "srsf", "least_attained_service")  # some jobs wait, whatever their rates; gangs leave a GPU idle
+QUEUES = (
+    "srtf",
+    "srsf",
+    "least_attained_service",
+    "tiresias",
+)  # some jobs wait, whatever their rates; gangs leave a GPU idle
 DISPROVED |= {(name, each): ONE_GPU for name in QUEUES for each in (SHARING, ENVY)}
 DISPROVED |= {(name, PARETO): GANGS for name in QUEUES}
 DISPROVED |= {(name, TRUTH): ONE_GPU for name in ("srtf", "srsf")}  # a job that reports a higher rate appears shorter

@@ -11,7 +11,7 @@ from gavelpy.policies.max_min_fairness import MaxMinFairness
 from gavelpy.policies.shortest_job_first import ShortestJobFirst
 
 CLASSES = registered()
-WAITING = ("allox", "fifo", "least_attained_service", "srsf", "srtf", "strategy_proof")  # jobs start only by an answer
+WAITING = ("allox", "fifo", "least_attained_service", "srsf", "srtf", "strategy_proof", "tiresias")  # by answers only
 
 
 def test_every_first_policy_is_registered_under_its_own_name() -> None:
