@@ -84,3 +84,38 @@ def mean_rates(phases: Sequence[JobPhase], steps_total: float) -> dict[str, floa
             spans = zip(phases, ends, rates, strict=True)
             found[gpu_type] = steps_total / math.fsum((end - phase.from_step) / rate for phase, end, rate in spans)
     return found
+
+
+def phases_text(phases: Sequence[JobPhase]) -> str:
+    """Phases as text, from which `parsed_phases` reads the same numbers.
+
+    >>> phases_text((JobPhase(0.0, {"v100": 1.5, "k80": 1.0}), JobPhase(600.0, {"v100": 4.0, "k80": 2.0}, 2.0)))
+    '0.0:v100=1.5|k80=1.0;600.0x2.0:v100=4.0|k80=2.0'
+    """
+    found = []
+    for phase in phases:
+        if unwritable := [name for name in phase.rates_steps_per_s if set(name) & set(";|")]:
+            raise InvalidInput(f"GPU types of phases must be without ';' and '|' to be written, got {unwritable[0]!r}")
+        scale = f"x{float(phase.batch_scale)!r}" if phase.batch_scale != 1.0 else ""
+        rates = "|".join(f"{name}={float(rate)!r}" for name, rate in phase.rates_steps_per_s.items())
+        found.append(f"{float(phase.from_step)!r}{scale}:{rates}")
+    return ";".join(found)
+
+
+def parsed_phases(text: str) -> Phases:
+    """The phases in a text such as `0:v100=1.5;600x2:v100=4`: from a step on (with batches of twice the size), rates.
+
+    Raises InvalidInput.
+    """
+    found: list[JobPhase] = []
+    for part in text.split(";"):
+        begin, _, rates = part.partition(":")
+        from_step, _, scale = begin.partition("x")
+        try:
+            by_type = {name.strip(): float(rate) for name, _, rate in (one.rpartition("=") for one in rates.split("|"))}
+            if len(by_type) <= rates.count("|"):
+                raise InvalidInput(f"phases must name a GPU type once, got {rates[:60]!r}")
+            found.append(JobPhase(float(from_step), by_type, float(scale) if scale else 1.0))
+        except ValueError:
+            raise InvalidInput(f"phases must look like 0:v100=1.5|k80=1;600:v100=4|k80=2, got {part[:60]!r}") from None
+    return tuple(found)

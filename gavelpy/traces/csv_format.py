@@ -4,9 +4,9 @@ Traces: id, arrival_s, steps_total, then optionally gpus (1), weight (1), job_ty
 = none), entity, command, working_directory, completion_value, cpus_per_gpu (0), memory_gib_per_gpu (0), and a column
 `rate_<gpu type>` (steps/s of the whole job; 0 = cannot run there, empty = unknown) for each type. `owner` is a user,
 `gpu_types` the types on which a job may run ("t4|v100"; empty = all), `cancelled_s` when its user cancels it (from
-arrival; empty = never). `sizes` has all
-numbers of GPUs on which a job can run ("1,2,4", "1..8", gpus among them; empty = only gpus), `rate_<gpu type>@<GPUs>`
-its rates there.
+arrival; empty = never). `sizes` has all numbers of GPUs on which a job can run ("1,2,4", "1..8", gpus among them;
+empty = only gpus), `rate_<gpu type>@<GPUs>` its rates there. `phases` has rates that change at given steps
+("0:v100=1.5|k80=1;600:v100=4|k80=2"; empty = none); the columns of rates then have the means.
 
 Tables: job_type, gpus, gpu_type, rate_steps_per_s (empty = unknown), then optionally provenance (measured), source,
 pair_job_type and pair_rate_steps_per_s: a row with a pair_job_type gives the rates of two jobs that share the GPUs.
@@ -27,6 +27,7 @@ import numpy as np
 from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import Floats
 from gavelpy.model.job import GPUS_MAX, JobId, JobSpec, Trace
+from gavelpy.model.job_phases import Phases, check_phases, parsed_phases, phases_text
 from gavelpy.model.job_sizes import parsed_sizes
 from gavelpy.model.throughput import Provenance, ThroughputTable
 from gavelpy.traces.fields import CsvTable, Place, csv_table, csv_text, read_text, write_text
@@ -40,6 +41,7 @@ _TEXTS = ("command", "working_directory", "completion_value")
 _NEEDS = ("cpus_per_gpu", "memory_gib_per_gpu")
 TRACE_OPTIONAL = (
     *("gpus", "sizes", "weight", "job_type", "deadline_s", "entity", "owner", "gpu_types", "cancelled_s"),
+    "phases",
     *_TEXTS,
     *_NEEDS,
 )
@@ -90,6 +92,7 @@ def trace_from_table(table: CsvTable) -> Trace:
     arrivals: list[float] = []
     cancelled_s: list[float] = []
     lines: dict[str, int] = {}
+    phases: dict[JobId, Phases] = {}
     for place, cells in table.rows:
         cell = dict(zip(table.header, cells, strict=True))
         arrival_s = place.number("arrival_s", cell["arrival_s"])
@@ -104,10 +107,22 @@ def trace_from_table(table: CsvTable) -> Trace:
         arrivals.append(arrival_s)
         after = cell.get("cancelled_s", "").strip()
         cancelled_s.append(arrival_s + place.number("cancelled_s", after) if after else math.inf)
+        if text := cell.get("phases", "").strip():
+            phases[job.id] = _phases(text, job, place)
         jobs.append(job)
     if not jobs:
         raise Place(table.file).error("file", "a header and at least one job", "no job")
-    return Trace(tuple(jobs), np.array(arrivals), Path(table.file).stem, cancelled_s=np.array(cancelled_s))
+    name, cancelled = Path(table.file).stem, np.array(cancelled_s)
+    return Trace(tuple(jobs), np.array(arrivals), name, cancelled_s=cancelled, phases=phases)
+
+
+def _phases(text: str, job: JobSpec, place: Place) -> Phases:
+    try:
+        phases = parsed_phases(text)
+        check_phases(job, phases)
+    except InvalidInput as error:
+        raise error.located(place.file, place.line) from error
+    return phases
 
 
 def _job(cell: Mapping[str, str], place: Place) -> JobSpec:
@@ -169,9 +184,10 @@ def trace_cells(trace: Trace) -> tuple[list[str], list[list[str]]]:
     limited = ["gpu_types"] if any(job.gpu_types for job in trace.jobs) else []
     cancelled = ["cancelled_s"] if np.isfinite(trace.cancelled_s).any() else []
     by_size = dict.fromkeys((t, size) for job in trace.jobs for size, by in job.rates_by_size.items() for t in by)
+    phased = ["phases"] if trace.phases else []
     sizes = ["sizes"] if any(job.sizes for job in trace.jobs) else []
     rates = [*(f"{RATE_PREFIX}{t}" for t in gpu_types), *(f"{RATE_PREFIX}{t}@{size}" for t, size in by_size)]
-    header = [*TRACE_REQUIRED, *_WRITTEN, *owner, *limited, *cancelled, *extra, *needs, *sizes, *rates]
+    header = [*TRACE_REQUIRED, *_WRITTEN, *owner, *limited, *cancelled, *phased, *extra, *needs, *sizes, *rates]
     rows = [
         [
             job.id,
@@ -185,6 +201,7 @@ def trace_cells(trace: Trace) -> tuple[list[str], list[list[str]]]:
             *(job.owner for _ in owner),
             *("|".join(job.gpu_types) for _ in limited),
             *("" if math.isinf(cancelled_s) else repr(cancelled_s - arrival_s) for _ in cancelled),
+            *(phases_text(trace.phases.get(job.id, ())) for _ in phased),
             *(getattr(job, name) for name in extra),
             *(_float_text(getattr(job, name)) for name in needs),
             *(",".join(map(str, job.sizes)) for _ in sizes),

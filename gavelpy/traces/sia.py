@@ -34,6 +34,8 @@ _COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
 _PLACEMENTS = ("placement", "local_bsz", "step_time", "sync_time")
 _SCALABILITY = ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")
 _VALIDATION = ("progress", "iteration", "metric", "grad_sqr", "grad_var")
+_DIVISORS = {"local_bsz", "step_time"}
+_NAME_MAX = 100  # characters of an application, which is part of the names of files
 _CLUSTERS: Mapping[str, str] = {"t4": "aws", "rtx2080ti": "rtx", "a100": "dgx-ext", "rtx6000": "quad"}
 
 
@@ -73,7 +75,7 @@ def _job(cell: Row, place: Place, profiles: _Profiles) -> JobSpec:
     application = cell["application"]
     gpus = place.whole("num_replicas", cell["num_replicas"], 1, GPUS_MAX)
     batch = place.whole("batch_size", cell["batch_size"], 1)
-    if not application.replace("_", "").isalnum():
+    if not application.replace("_", "").isalnum() or len(application) > _NAME_MAX:
         raise place.error("application", "the name of a profiled application", application)
     try:
         return JobSpec(
@@ -139,7 +141,10 @@ class _Profiles:
             raise FileNotFoundError(2, "", name)
         source = TraceFile(self.directory / name)
         rows = [
-            [place.number(column, cell[column]) for column in columns[: 2 if columns == _VALIDATION else None]]
+            [
+                place.number(column, cell[column], positive=column in _DIVISORS)
+                for column in columns[: 2 if columns == _VALIDATION else None]
+            ]
             for place, cell in cells_of(csv_table(source.lines(), source.file), columns)
         ]
         if not rows:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.job import JobId, JobSpec, Trace
-from gavelpy.model.job_phases import JobPhase, Phases, mean_rates
+from gavelpy.model.job_phases import JobPhase, Phases, mean_rates, parsed_phases, phases_text
 
+RATE = st.floats(0.01, 100)
 SLOW, FAST = {"v100": 1.0}, {"v100": 2.0}
 
 
@@ -59,3 +62,27 @@ def test_mean_rates_leave_out_types_on_which_a_phase_does_not_run() -> None:
     own = (JobPhase(0.0, {"v100": 1.0, "k80": 1.0}), JobPhase(40.0, {"v100": 3.0, "k80": 0.0}))
 
     assert mean_rates(own, 100.0) == pytest.approx({"v100": 100.0 / (40.0 + 20.0)})
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 1e12), st.dictionaries(st.sampled_from(["v100", "a=b", "x"]), st.floats(0, 1e9)), RATE),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_phases_survive_their_text(parts: list[tuple[float, dict[str, float], float]]) -> None:
+    own = tuple(JobPhase(step, rates or SLOW, scale) for step, rates, scale in parts)
+
+    assert parsed_phases(phases_text(own)) == own
+
+
+@pytest.mark.parametrize("text", ["", "0", "0:", "0:v100", "x2:v100=1", "0:v100=1;", "0xbig:v100=1", "0:v100=1|"])
+def test_other_texts_are_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="phases must look like"):
+        parsed_phases(text)
+
+
+def test_a_gpu_type_that_the_text_cannot_hold_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="to be written, got 'a;b'"):
+        phases_text((JobPhase(0.0, {"a;b": 1.0}),))

@@ -73,6 +73,8 @@ SIA_BREAKS: Breaks = {
     "id": ("x-1", "", 2, "''"),
     "column": ("num_replicas", "replicas", 1, "name,time,application,replicas"),
     "profile": ("0.5,0.1", "fast,0.1", 2, "'fast'"),
+    "no step time": ("0.5,0.1", "0,0.1", 2, "'0'"),
+    "long name": (",net,2", f",{'n' * 300},2", 2, "'nnn"),
 }
 
 HELIOS = """\

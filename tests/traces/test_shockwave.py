@@ -10,6 +10,7 @@ import pytest
 from gavelpy.errors import InvalidInput
 from gavelpy.model.job import JobId
 from gavelpy.model.job_phases import JobPhase, mean_rates
+from gavelpy.traces.csv_format import read_csv_trace, write_csv_trace
 from gavelpy.traces.gavel import parse_gavel_trace
 from gavelpy.traces.reader import read_throughputs, read_trace
 from gavelpy.traces.shockwave import batch_sizes, phases_of
@@ -88,3 +89,16 @@ def test_work_of_the_dynamic_trace_is_that_of_shockwaves_own_simulations(referen
 
     assert len(published_s) == 1
     assert work_s == pytest.approx(published_s[0], rel=0.005)
+
+
+def test_phases_survive_our_csv_and_wrong_ones_name_their_line(tmp_path: Path) -> None:
+    steps = str(40 * EPOCH)
+    line = gavel_line(job_type="LM (batch size 40)", total_steps=steps, scale_factor="1\tgns", SLO="-1\t9")
+    trace, file = parse_gavel_trace(line, throughputs=TABLE), tmp_path / "t.csv"
+
+    write_csv_trace(trace, file)
+
+    assert read_csv_trace(file).phases == trace.phases
+    file.write_text(file.read_text().replace("x2.0:", "x2.0:k80=1|"))
+    with pytest.raises(InvalidInput, match=r"t.csv:2: phases must name a GPU type once"):
+        read_csv_trace(file)
