@@ -116,6 +116,8 @@ def parsed_phases(text: str) -> Phases:
             if len(by_type) <= rates.count("|"):
                 raise InvalidInput(f"phases must name a GPU type once, got {rates[:60]!r}")
             found.append(JobPhase(float(from_step), by_type, float(scale) if scale else 1.0))
+        except InvalidInput:  # a ValueError, too
+            raise
         except ValueError:
             raise InvalidInput(f"phases must look like 0:v100=1.5|k80=1;600:v100=4|k80=2, got {part[:60]!r}") from None
     return tuple(found)
