@@ -57,7 +57,12 @@ class VirtualScheduler:
         """Time of the next event of the cluster or wake-up of the core; infinite if there is none."""
         cluster_s = math.inf if self.agents is None else self.agents.next_s
         answer_s = math.inf if self.answers is None else self.answers.next_s
-        return min(cluster_s, self.core.wakeup_s, answer_s)
+        return min(cluster_s, self.wakeup_s, answer_s)
+
+    @property
+    def wakeup_s(self) -> float:
+        """When the core is woken next."""
+        return self.core.wakeup_s
 
     def advance(self) -> bool:
         """Handles the events of the cluster up to now and a wake-up that is due; returns whether there were events."""
@@ -68,7 +73,7 @@ class VirtualScheduler:
                 self.handle(event)
         while self.answers is not None and self.answers.next_s <= self.now_s:
             self.handle(self.answers.pop())
-        if self.core.wakeup_s <= self.now_s:
+        if self.wakeup_s <= self.now_s:
             self._compile()
             if self.core.needs_progress(self.now_s):
                 for report in (self.agents.progress(self.now_s), self.agents.checkpoints(self.now_s)):

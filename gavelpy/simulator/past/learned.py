@@ -2,9 +2,10 @@
 
 A lease takes a start, its steps at the job's rate, and a stop or an exit. Its begin (granted, and its GPUs free), its
 end (revoked, or the last step) and its steps are in the journal exactly; reports of progress are late by up to a
-heartbeat. So rates are steps over the time between, less the start. The start ends with the first step, which is where
-the line through a report of progress, with the slope of the rate, crosses zero steps. Reports are never early, so the
-earliest such time of a lease counts. Both are computed in turns; the first rates are slopes between reports.
+heartbeat. A rate is the slope of the line through the reports of a job's leases, or the steps of its leases over their
+time less a usual start, whichever is surer: two reports in a row show a slope badly, a short lease shows its start
+badly. The start ends with the first step, which is where the line through a report of progress, with the slope of the
+rate, crosses zero steps. Reports are never early, so the earliest such time of a lease counts.
 """
 
 from __future__ import annotations
@@ -13,21 +14,23 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from gavelpy.mechanism.events import Outcome
+from gavelpy.model.arrays import Floats
 from gavelpy.model.job import JobSpec
 from gavelpy.simulator.conditions.draws import SIGMA_MAX, Duration
 from gavelpy.simulator.conditions.job_costs import CostsOfType, JobCosts
 from gavelpy.simulator.past.observed import Ledger, ObservedLease
 from gavelpy.simulator.settings import Costs
 
-TURNS = 4  # of rates and starts
 FEW = 3  # samples of a job type, below which those of all job types count
 DEFAULT = Costs(checkpoint_s=2.0, restart_s=5.0, migration_s=0.0)  # where a journal shows none, as in forecasts
 SPREAD = 0.2  # of the logarithm of a rate that is not measured, where a journal shows none
 SPREAD_MAX = 1.0
+REPORTED_MAX = 0.9  # of the time before its first step, in which a start is reported
 _LEAST_S = 1e-3
 
 Kind = tuple[str, int, str]  # job type, or the job itself if it has none; GPUs; GPU type
@@ -57,25 +60,19 @@ class LearnedWorld:
     rates: Mapping[Kind, float]
     costs: Mapping[str, LeaseCosts]  # by job type
     all_costs: LeaseCosts
-    by_job: Mapping[int, LeaseCosts]  # in the order of its leases; `start_s` has those of moves, too
+    by_job: Mapping[int, Sequence[ObservedLease]]  # in the order of their starts, those that ran since a time
     seconds: Mapping[tuple[int, int, str], float]  # of work, from which the own rates are
+    errors: Mapping[tuple[int, int, str], float]  # standard deviations of the logarithms of the own rates
     lease_spread: float = 0.0  # of the logarithm of the rates of a job's leases
     job_spread: float = 0.0  # of the rates of jobs of one type
     report_s: float = 0.0  # from the grant, once the GPUs are free, to the report of a start
+    lag_s: float = 0.0  # for which a program makes steps after its lease was revoked
+    age_s: float = 0.0  # of the steps in a report
     shared: int = 0  # leases that count for no rate, because jobs shared GPUs
 
-    @property
-    def start_sd_s(self) -> float:
-        """Standard deviation of starts: how wrong the time of work of one lease may be."""
-        starts_s = [*self.all_costs.start_s, *self.all_costs.moved_s]
-        return float(np.std(starts_s)) if len(starts_s) >= FEW else 0.0
-
     def trust(self, own: tuple[int, int, str], spread: float) -> float:
-        """Weight of a job's own rate, in [0, 1], against another that is right up to `spread` (of its logarithm).
-
-        The inverse of their variances: a rate from few seconds of work is as wrong as the start of a lease is.
-        """
-        error = self.start_sd_s / max(self.seconds.get(own, 0.0), _LEAST_S)
+        """Weight of a job's own rate, in [0, 1], against another that is right up to `spread` (of its logarithm)."""
+        error = self.errors.get(own, 0.0)
         return spread**2 / (spread**2 + error**2) if error > 0 else 1.0
 
     def costs_of(self, job_type: str) -> LeaseCosts:
@@ -124,35 +121,41 @@ def learn(ledger: Ledger, since_s: float = -math.inf) -> LearnedWorld:
     """Rates and costs from all leases of a ledger; those by job from the leases that started after a time."""
     leases = [one for one in ledger.leases.values() if one.job in ledger.jobs and not math.isnan(one.started_s)]
     alone = [one for one in leases if not one.is_shared]
-    slopes = _slopes(alone)
-    start_s = {id(one): _start_s(one, slopes.get(_own(one), math.nan)) for one in alone}
-    rates = slopes
-    for _ in range(TURNS):
-        rates = _rates(alone, start_s) or slopes
-        start_s = {id(one): _start_s(one, rates.get(_own(one), math.nan)) for one in alone}
-    by_kind = _by_kind(ledger, rates, _seconds(alone, start_s))
+    lines = _lines(alone)
+    rates, errors = {own: line.rate for own, line in lines.items()}, {own: line.error for own, line in lines.items()}
+    start_s = {id(one): _start_s(one, rates.get(_own(one), math.nan)) for one in alone}
+    lag_s, age_s = _delays(alone, lines, start_s)
+    usual_s, sd_s = _usual_s(alone, start_s), _sd([s for s in start_s.values() if not math.isnan(s)])
+    seconds, averages = _averages(alone, usual_s, lag_s)
+    for own, rate in averages.items():
+        if sd_s / seconds[own] < errors.get(own, math.inf):
+            rates[own], errors[own] = rate, sd_s / seconds[own]
+    start_s = {id(one): _start_s(one, rates.get(_own(one), math.nan)) for one in alone}
+    by_kind = _by_kind(ledger, rates, seconds)
     costs = _costs(ledger, leases, start_s)
     everyone = LeaseCosts(
         *(tuple(_joined(costs.values(), name)) for name in ("start_s", "moved_s", "stop_s", "exit_s"))
     )
-    lease_spread, job_spread = _spreads(ledger, alone, rates, by_kind, start_s)
-    seconds = _seconds(alone, start_s)
-    own = {job: _in_order(one, start_s, since_s) for job, one in _by_job(leases).items()}
-    report_s = float(np.median([one.started_s - one.ready_s for one in leases])) if leases else 0.0
-    shared = len(leases) - len(alone)
-    return LearnedWorld(rates, by_kind, costs, everyone, own, seconds, lease_spread, job_spread, report_s, shared)
+    ratios = _ratios_of_leases(alone, rates, start_s, lag_s)
+    return LearnedWorld(
+        rates, by_kind, costs, everyone, _by_job(leases, since_s), seconds, errors,
+        lease_spread=_spread([ratio for own in ratios.values() if len(own) > 1 for ratio in own]),
+        job_spread=_spread_of_jobs(ledger, rates, by_kind),
+        report_s=float(np.median([one.started_s - one.ready_s for one in leases])) if leases else 0.0,
+        lag_s=lag_s, age_s=age_s, shared=len(leases) - len(alone),
+    )  # fmt: skip
 
 
 def _own(lease: ObservedLease) -> tuple[int, int, str]:
     return lease.job, lease.gpus, lease.gpu_type
 
 
-def _worked(lease: ObservedLease, start_s: float) -> tuple[float, float] | None:
+def _worked(lease: ObservedLease, start_s: float, lag_s: float) -> tuple[float, float] | None:
     """Steps of a lease and the seconds that they took; None if it does not show them."""
     if lease.outcome is Outcome.FINISHED:
         until_s = lease.last_step_s if not math.isnan(lease.last_step_s) else lease.ended_s
     elif lease.outcome is Outcome.STOPPED and not math.isnan(lease.revoked_s):
-        until_s = lease.revoked_s
+        until_s = min(lease.revoked_s + lag_s, lease.ended_s)
     elif lease.readings and lease.outcome is not Outcome.STOPPED:
         until_s = lease.readings[-1][0]
     else:
@@ -163,17 +166,95 @@ def _worked(lease: ObservedLease, start_s: float) -> tuple[float, float] | None:
     return (steps, seconds) if steps > 0 and seconds > _LEAST_S else None
 
 
-def _slopes(leases: Iterable[ObservedLease]) -> dict[tuple[int, int, str], float]:
-    """Steps over seconds between the first and the last report of progress, of all leases of a job on a type."""
-    sums: defaultdict[tuple[int, int, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
+class LeaseTurn(NamedTuple):
+    """Seconds of one lease; NaN where it does not show them."""
+
+    start_s: float  # before its first step
+    factor: float  # of the rate, if it made its steps in less time
+    report_s: float  # before its start was reported
+    stop_s: float
+    exit_s: float
+    gpu_type: str
+    gpus: int
+    track: Floats  # (K, 2) seconds since its begin, and steps that were reported by then
+
+
+def turn_of(lease: ObservedLease, rate: float, lag_s: float) -> LeaseTurn:
+    """What a lease cost, if its job made all of its steps at this rate.
+
+    The start is what is left of its time, and not before its report: a replay then has as many steps as the journal
+    when the lease ends.
+    """
+    worked, report_s, factor = _worked(lease, 0.0, lag_s), max(lease.started_s - lease.ready_s, 0.0), 1.0
+    if worked is not None and rate > 0:
+        steps, seconds = worked
+        start_s = max(seconds - steps / rate, report_s / REPORTED_MAX)
+        factor = steps / (seconds - start_s) / rate if seconds - start_s > _LEAST_S else 1.0
+    else:
+        start_s = _start_s(lease, rate if rate > 0 else math.nan)
+    stopped, finished = lease.outcome is Outcome.STOPPED, lease.outcome is Outcome.FINISHED
+    return LeaseTurn(
+        start_s,
+        factor,
+        report_s,
+        lease.ended_s - lease.revoked_s if stopped and lease.revoked_s <= lease.ended_s else math.nan,
+        lease.ended_s - lease.last_step_s if finished and lease.last_step_s <= lease.ended_s else math.nan,
+        lease.gpu_type, lease.gpus, _track(lease, start_s, lag_s),
+    )  # fmt: skip
+
+
+def _track(lease: ObservedLease, start_s: float, lag_s: float) -> Floats:
+    if math.isnan(start_s):
+        return np.zeros((0, 2))
+    worked = _worked(lease, 0.0, lag_s)
+    until_s = math.inf if worked is None else worked[1]
+    points = [(at_s - lease.ready_s, steps - lease.steps_before) for at_s, steps in lease.readings]
+    ends = [] if worked is None else [(until_s, worked[0])]
+    return np.array([(start_s, 0.0), *(point for point in points if start_s < point[0] < until_s), *ends])
+
+
+class _Line(NamedTuple):
+    rate: float
+    error: float  # standard deviation of its logarithm
+
+
+def _lines(leases: Iterable[ObservedLease]) -> dict[tuple[int, int, str], _Line]:
+    """Least squares through the reports of progress, by job and type: one slope, and an intercept for each lease."""
+    points: defaultdict[tuple[int, int, str], list[Floats]] = defaultdict(list)
     for one in leases:
-        points = list(one.readings)
+        own = [point for point in one.readings if not point[0] >= one.last_step_s]
         if one.outcome is Outcome.FINISHED and not math.isnan(one.last_step_s):
-            points = [point for point in points if point[0] < one.last_step_s] + [(one.last_step_s, one.steps_end)]
-        if len(points) > 1 and points[-1][0] - points[0][0] > _LEAST_S:
-            sums[_own(one)][0] += points[-1][1] - points[0][1]
-            sums[_own(one)][1] += points[-1][0] - points[0][0]
-    return {own: steps / seconds for own, (steps, seconds) in sums.items() if steps > 0}
+            own.append((one.last_step_s, one.steps_end))
+        if len(own) > 1:
+            points[_own(one)].append(np.array(own) - np.mean(own, axis=0))
+    found: dict[tuple[int, int, str], tuple[float, float]] = {}
+    squares, free = 0.0, 0
+    for key, groups in points.items():
+        at_s, steps = np.concatenate(groups).T
+        spread = float(at_s @ at_s)
+        rate = float(at_s @ steps) / spread if spread > _LEAST_S**2 else 0.0
+        if rate > 0:
+            found[key] = rate, math.sqrt(spread)
+            squares += float(np.square(steps / rate - at_s).sum())
+            free += len(at_s) - len(groups) - 1
+    late_s = math.sqrt(squares / free) if free else 0.0  # standard deviation of the age of reports
+    return {key: _Line(rate, late_s / spread) for key, (rate, spread) in found.items()}
+
+
+def _delays(
+    leases: Sequence[ObservedLease], lines: Mapping[tuple[int, int, str], _Line], start_s: Mapping[int, float]
+) -> tuple[float, float]:
+    """Seconds of work after revocations, and the age of steps in reports: medians."""
+    lags_s, ages_s = list[float](), list[float]()
+    for one in leases:
+        if len(one.readings) < FEW or _own(one) not in lines or math.isnan(start_s[id(one)]):
+            continue
+        rate, began_s = lines[_own(one)].rate, one.ready_s + start_s[id(one)]
+        ages_s += [at_s - began_s - (steps - one.steps_before) / rate for at_s, steps in one.readings]
+        if one.outcome is Outcome.STOPPED and one.revoked_s <= one.ended_s:
+            worked_s = (one.steps_end - one.steps_before) / rate
+            lags_s.append(min(max(worked_s - (one.revoked_s - began_s), 0.0), one.ended_s - one.revoked_s))
+    return tuple(float(np.median(each)) if len(each) >= FEW else 0.0 for each in (lags_s, ages_s))  # type: ignore[return-value]  # two
 
 
 def _start_s(lease: ObservedLease, rate: float) -> float:
@@ -184,14 +265,15 @@ def _start_s(lease: ObservedLease, rate: float) -> float:
     return max(first_s - lease.ready_s, 0.0)
 
 
-def _rates(leases: Sequence[ObservedLease], start_s: Mapping[int, float]) -> dict[tuple[int, int, str], float]:
-    """Steps over the seconds of work, by job and type; leases whose start is not known take the average one."""
-    usual_s = _usual_s(leases, start_s)
+def _averages(
+    leases: Sequence[ObservedLease], usual_s: tuple[float, float], lag_s: float
+) -> tuple[dict[tuple[int, int, str], float], dict[tuple[int, int, str], float]]:
+    """Seconds of work, and steps over them, by job and type, if all leases took the usual start."""
     sums: defaultdict[tuple[int, int, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for one, (steps, seconds) in _work(leases, start_s, usual_s):
+    for one, (steps, seconds) in _work(leases, {}, usual_s, lag_s):
         sums[_own(one)][0] += steps
         sums[_own(one)][1] += seconds
-    return {own: steps / seconds for own, (steps, seconds) in sums.items()}
+    return {own: both[1] for own, both in sums.items()}, {own: both[0] / both[1] for own, both in sums.items()}
 
 
 def _usual_s(leases: Sequence[ObservedLease], start_s: Mapping[int, float]) -> tuple[float, float]:
@@ -203,20 +285,13 @@ def _usual_s(leases: Sequence[ObservedLease], start_s: Mapping[int, float]) -> t
 
 
 def _work(
-    leases: Sequence[ObservedLease], start_s: Mapping[int, float], usual_s: tuple[float, float]
+    leases: Sequence[ObservedLease], start_s: Mapping[int, float], usual_s: tuple[float, float], lag_s: float
 ) -> Iterator[tuple[ObservedLease, tuple[float, float]]]:
     for one in leases:
         own_s = start_s.get(id(one), math.nan)
-        worked = _worked(one, usual_s[one.moved] if math.isnan(own_s) else own_s)
+        worked = _worked(one, usual_s[one.moved] if math.isnan(own_s) else own_s, lag_s)
         if worked is not None:
             yield one, worked
-
-
-def _seconds(leases: Sequence[ObservedLease], start_s: Mapping[int, float]) -> dict[tuple[int, int, str], float]:
-    found: defaultdict[tuple[int, int, str], float] = defaultdict(float)
-    for one, (_, seconds) in _work(leases, start_s, _usual_s(leases, start_s)):
-        found[_own(one)] += seconds
-    return dict(found)
 
 
 def _by_kind(
@@ -245,48 +320,45 @@ def _costs(ledger: Ledger, leases: Sequence[ObservedLease], start_s: Mapping[int
     return {name: LeaseCosts(**{kind: tuple(values) for kind, values in one.items()}) for name, one in found.items()}
 
 
-def _by_job(leases: Iterable[ObservedLease]) -> dict[int, list[ObservedLease]]:
+def _by_job(leases: Iterable[ObservedLease], since_s: float) -> dict[int, list[ObservedLease]]:
     found: defaultdict[int, list[ObservedLease]] = defaultdict(list)
-    for one in leases:
-        found[one.job].append(one)
+    for one in sorted(leases, key=lambda one: one.started_s):
+        if not one.ended_s < since_s:
+            found[one.job].append(one)
     return found
 
 
-def _in_order(leases: Iterable[ObservedLease], start_s: Mapping[int, float], since_s: float) -> LeaseCosts:
-    """Costs of the leases of one job; those of which a start is not known are left out."""
-    leases = sorted(leases, key=lambda one: one.started_s)
-    starts_s = [start_s.get(id(one), math.nan) for one in leases if one.started_s >= since_s]
-    stops_s = (
-        one.ended_s - one.revoked_s for one in leases if one.outcome is Outcome.STOPPED and one.ended_s >= since_s
-    )
-    exits_s = (one.ended_s - one.last_step_s for one in leases if one.outcome is Outcome.FINISHED)
-    known = [tuple(s for s in each if s >= 0) for each in (starts_s, stops_s, exits_s)]
-    return LeaseCosts(start_s=known[0], stop_s=known[1], exit_s=known[2])
-
-
-def _spreads(
-    ledger: Ledger,
+def _ratios_of_leases(
     leases: Sequence[ObservedLease],
     rates: Mapping[tuple[int, int, str], float],
-    by_kind: Mapping[Kind, float],
     start_s: Mapping[int, float],
-) -> tuple[float, float]:
-    """Standard deviations of logarithms: of leases around their job's rate, and of jobs around their kind's."""
+    lag_s: float,
+) -> dict[tuple[int, int, str], list[float]]:
+    """Logarithms of the rates of leases over their job's."""
     ratios: defaultdict[tuple[int, int, str], list[float]] = defaultdict(list)
-    for one, (steps, seconds) in _work(leases, start_s, _usual_s(leases, start_s)):
+    for one, (steps, seconds) in _work(leases, start_s, _usual_s(leases, start_s), lag_s):
         if _own(one) in rates and len(one.readings) > 1:
             ratios[_own(one)].append(math.log(steps / seconds / rates[_own(one)]))
-    several = [ratio for own in ratios.values() if len(own) > 1 for ratio in own]
+    return ratios
+
+
+def _spread_of_jobs(
+    ledger: Ledger, rates: Mapping[tuple[int, int, str], float], by_kind: Mapping[Kind, float]
+) -> float:
+    """Standard deviation of the logarithms of the rates of jobs over their kind's."""
     of_kind: defaultdict[Kind, list[float]] = defaultdict(list)
     for (job, gpus, gpu_type), rate in rates.items():
         kind = kind_of(job, ledger.jobs[job].spec, gpus, gpu_type)
         of_kind[kind].append(math.log(rate / by_kind[kind]) if kind in by_kind else 0.0)
-    jobs = [ratio for own in of_kind.values() if len(own) > 1 for ratio in own]
-    return _spread(several), _spread(jobs)
+    return _spread([ratio for own in of_kind.values() if len(own) > 1 for ratio in own])
 
 
 def _spread(values: Sequence[float]) -> float:
-    return min(float(np.std(values)), SPREAD_MAX) if len(values) >= FEW else 0.0
+    return min(_sd(values), SPREAD_MAX)
+
+
+def _sd(values: Sequence[float]) -> float:
+    return float(np.std(values)) if len(values) >= FEW else 0.0
 
 
 def _mean(values: Sequence[float], default: float) -> float:

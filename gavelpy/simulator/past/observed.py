@@ -88,7 +88,7 @@ class ObservedJob:
     run_s: float = 0.0  # under leases
     gpu_s: float = 0.0
     preemptions: int = 0
-    saves_declared: bool = False
+    declared_in_s: float = math.nan  # from the start of a lease to the declaration of its program that it saves
     total_announced: float = math.nan
     estimates: list[tuple[float, int, Floats]] = field(default_factory=list)  # time, size (0 = requested), rates (T,)
 
@@ -116,6 +116,8 @@ class Ledger:
         self.jobs: dict[int, ObservedJob] = {}
         self.leases: dict[int, ObservedLease] = {}  # by serial of the lease
         self.solve_s: list[float] = []  # seconds of each allocation, from the request to the answer
+        self.reports_apart_s = math.inf  # least time between two reports of progress
+        self._reported_s = -math.inf
         self._asked_s: dict[int, float] = {}  # by epoch
         self._running: dict[int, int] = {}  # lease, by job
         self._gpu_free_s: dict[int, float] = {}
@@ -150,6 +152,8 @@ class Ledger:
                     gpus = event.gpus[event.gpu_offsets[k] : event.gpu_offsets[k + 1]]
                     self._start(core, job, lease, tuple(gpus.tolist()), now_s)
             case ProgressReported():
+                self.reports_apart_s = min(self.reports_apart_s, now_s - self._reported_s)
+                self._reported_s = now_s
                 for lease, steps in zip(event.leases.tolist(), event.steps_done.tolist(), strict=True):
                     self._read(lease, steps, now_s)
             case LastStepReported():
@@ -163,8 +167,9 @@ class Ledger:
                 if event.epoch in self._asked_s:
                     self.solve_s.append(now_s - self._asked_s.pop(event.epoch))
             case SavingDeclared():
-                for job in event.jobs.tolist():
-                    self.jobs[job].saves_declared = True
+                for job, lease in zip(event.jobs.tolist(), event.leases.tolist(), strict=True):
+                    if lease in self.leases and math.isnan(self.jobs[job].declared_in_s):
+                        self.jobs[job].declared_in_s = max(now_s - self.leases[lease].started_s, 0.0)
             case TotalAnnounced():
                 for job, total in zip(event.jobs.tolist(), event.steps_total.tolist(), strict=True):
                     self.jobs[job].total_announced = total
@@ -259,8 +264,8 @@ class Ledger:
             return
         seen.ended_s, seen.steps_end, seen.outcome = now_s, steps, outcome
         job = self.jobs[seen.job]
-        job.steps = steps if outcome in (Outcome.STOPPED, Outcome.FINISHED) else job.steps
-        if self._running.get(seen.job) == lease:
+        if self._running.get(seen.job) == lease:  # and not one that was withdrawn before its start
+            job.steps = steps if outcome in (Outcome.STOPPED, Outcome.FINISHED) else job.steps
             job.preemptions += outcome is not Outcome.FINISHED
             self._leave(seen.job, now_s)
 

@@ -9,9 +9,11 @@ cancelled is cancelled at the same time, if it has not ended before.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 
 import numpy as np
 
@@ -37,6 +39,7 @@ from gavelpy.mechanism.events import (
     SchedulerRestarted,
     ThroughputEstimated,
     TotalAnnounced,
+    WakeupDue,
 )
 from gavelpy.mechanism.identities import GONE
 from gavelpy.mechanism.lifecycle import LAST_ALIVE, JobState
@@ -49,11 +52,13 @@ from gavelpy.policies.refusals import refuse_needs, refuse_sizes
 from gavelpy.policies.team_rows import check_counts_teams
 from gavelpy.simulator.past.change import Change, changed_nodes, gpu_types_of, policy_of, settings_under
 from gavelpy.simulator.past.observed import Ledger
-from gavelpy.simulator.past.world import Noise, PastCluster, Work, rates_of
+from gavelpy.simulator.past.work import Noise, Work, rates_of
+from gavelpy.simulator.past.world import PastCluster
 from gavelpy.simulator.stall import OF_JOB, Stall
 from gavelpy.simulator.virtual_scheduler import VirtualScheduler
 
 HORIZON_S = 10 * 365.25 * 86_400.0  # after the last event
+LATE_MAX_S = 0.1  # by which timers of a scheduler are late
 IDLE_ANSWERS_MAX = 1_000  # in a row, while no job has a lease
 
 
@@ -95,7 +100,7 @@ class Replay(VirtualScheduler):
         self._types = gpu_types_of(observed, nodes.first, later)
         self._new_types = [name for name in self._types if name not in observed.gpu_types]
         self.rates = rates_of(work, self._types, noise)
-        self._told = rates_of(work, self._types, Noise())[0] if noise.seed else self.rates[0]
+        self._told = rates_of(work, self._types, Noise()).requested if noise.seed else self.rates.requested
         self.cluster = PastCluster(core.pool.type_of.copy(), work, self.rates, noise)
         self._fails = {row for row, one in enumerate(work.seen) if one.end == "failed"}
         self._offered_s, self._offered_since_s, self._idle_answers = 0.0, self.now_s, 0
@@ -104,6 +109,8 @@ class Replay(VirtualScheduler):
         solve_s = observed.ledger.solve_s
         self._solve_s = deque(solve_s[observed.solved :])
         self._usual_solve_s = float(np.median(solve_s)) if solve_s else 0.0
+        self._woken_s = [now_s for now_s, event in observed.recording.events if isinstance(event, WakeupDue)]
+        self._declarations: list[tuple[float, int, int]] = []  # that a program saves: time, job and lease
         self._answer: tuple[float, AllocationSolved | AllocationFailed] | None = None  # that comes at this time
         self._begin(policy)
 
@@ -201,9 +208,10 @@ class Replay(VirtualScheduler):
     def _declare(self, event: LeaseStarted) -> None:
         """Programs declare that they save, and announce their totals, as they did in the journal."""
         rows, leases = event.jobs, event.leases
-        saves = np.array([self.work.seen[row].saves_declared for row in rows.tolist()])
-        if saves.any():
-            super().handle(SavingDeclared(rows[saves], leases[saves]))
+        for row, lease in zip(rows.tolist(), leases.tolist(), strict=True):
+            in_s = self.work.seen[row].declared_in_s
+            if not math.isnan(in_s):
+                heappush(self._declarations, (self.now_s + in_s, row, lease))
         totals = np.array([self.work.seen[row].total_announced for row in rows.tolist()])
         known = ~np.isnan(totals)
         if known.any():
@@ -344,15 +352,27 @@ class Replay(VirtualScheduler):
 
     @property
     def next_s(self) -> float:
-        """As VirtualScheduler, or when the answer comes."""
-        return min(super().next_s, math.inf if self._answer is None else self._answer[0])
+        """As VirtualScheduler, or when an answer or a declaration comes."""
+        answer_s = math.inf if self._answer is None else self._answer[0]
+        return min(super().next_s, answer_s, self._declarations[0][0] if self._declarations else math.inf)
+
+    @property
+    def wakeup_s(self) -> float:
+        """As VirtualScheduler; timers are as late as in the journal."""
+        due_s, woken_s = self.core.wakeup_s, self._woken_s
+        k = bisect_left(woken_s, due_s)
+        return woken_s[k] if k < len(woken_s) and woken_s[k] <= due_s + LATE_MAX_S else due_s
 
     def advance(self) -> bool:
-        """As VirtualScheduler, after an answer that has come."""
+        """As VirtualScheduler, after an answer and declarations that have come."""
         if self._answer is not None and self._answer[0] <= self.now_s:
             _, answer = self._answer
             self._answer = None
             self.handle(answer)
+        while self._declarations and self._declarations[0][0] <= self.now_s:
+            _, row, lease = heappop(self._declarations)
+            if self.core.jobs.lease[row] == lease:
+                super().handle(SavingDeclared(np.array([row]), np.array([lease])))
         return super().advance()
 
     def estimate(self, request: EstimateThroughput) -> ThroughputEstimated:
@@ -367,7 +387,7 @@ class Replay(VirtualScheduler):
             if recorded:
                 rates[k] = self._widened(own, recorded[0][None, :])[0]
             else:
-                told = self.rates[1].get(row, {}).get(gpus, self._told[row])
+                told = self.rates.by_size.get(row, {}).get(gpus, self._told[row])
                 rates[k] = [told[self._types.index(name)] for name in self.core.pool.gpu_types]
         sizes = request.gpus if request.several else np.zeros(0, dtype=np.int64)
         return ThroughputEstimated(request.jobs, rates, sizes)

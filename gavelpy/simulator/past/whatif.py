@@ -23,7 +23,7 @@ from gavelpy.simulator.past.change import Change
 from gavelpy.simulator.past.learned import learn
 from gavelpy.simulator.past.observed import NOTHING, Ledger, ObservedJournal, observe
 from gavelpy.simulator.past.replay import Replay, Replayed
-from gavelpy.simulator.past.world import Noise, Work, work_of
+from gavelpy.simulator.past.work import Noise, Work, work_of
 from gavelpy.statistics import MeanInterval, paired_difference, paired_over_jobs
 
 if TYPE_CHECKING:

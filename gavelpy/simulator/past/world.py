@@ -1,96 +1,22 @@
-"""The world of a replay: true rates, work and costs of each job, as a journal shows them, with or without noise.
-
-Rows of jobs: those of the core where the replay begins, then the jobs that were submitted later, by serial.
-"""
+"""The nodes of a replay: leases cost what a journal shows, and those that repeat recorded ones progress as they did."""
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 import numpy as np
 
-from gavelpy.estimator.online import ThroughputEstimator
-from gavelpy.mechanism.events import Event, LastStepReported, LeaseStarted
+from gavelpy.mechanism.events import Event, LastStepReported, LeaseEnded, LeaseStarted, Outcome, ProgressReported
 from gavelpy.model.arrays import Bools, Floats, Ints
-from gavelpy.model.job import JobSpec
-from gavelpy.model.throughput import Provenance, ThroughputTable
 from gavelpy.simulator.cluster import VirtualCluster
 from gavelpy.simulator.conditions.leases import LeaseConditions, Startup
-from gavelpy.simulator.past.learned import FEW, SPREAD, SPREAD_MAX, LearnedWorld, LeaseCosts, kind_of
-from gavelpy.simulator.past.observed import ObservedJob, ObservedJournal
+from gavelpy.simulator.past.learned import REPORTED_MAX, LeaseTurn, turn_of
+from gavelpy.simulator.past.work import Noise, TrueRates, Work
 from gavelpy.simulator.settings import Costs
-from gavelpy.simulator.timeline import Finish, Starts
+from gavelpy.simulator.timeline import Ends, Finish, Starts
 
-JOB_SPREAD = 0.05  # of the logarithm of the rates of jobs of one type, where a journal shows none
-SPREAD_MIN = 0.01
-REPORTED_MAX = 0.9  # of the time before its first step, in which a start is reported
-WORK_LEFT = 1e-3  # of the work of a job that had done all that it declared, and had not ended
-
-
-@dataclass(frozen=True, eq=False)
-class Work:
-    """What is true of the jobs, (J,), whatever the policy."""
-
-    serials: list[int]
-    specs: list[JobSpec]
-    steps_total: Floats
-    seen: list[ObservedJob]
-    learned: LearnedWorld
-    observed: ObservedJournal
-    estimated: list[str] = field(default_factory=list)  # kinds whose rates are estimates, for a warning
-
-    @property
-    def row_of(self) -> dict[int, int]:
-        """The row of each job."""
-        return {serial: row for row, serial in enumerate(self.serials)}
-
-
-def work_of(observed: ObservedJournal, learned: LearnedWorld) -> Work:
-    """The jobs of a replay."""
-    ids = observed.core.jobs.ids
-    later = [job for job in observed.ledger.jobs if job >= ids.next_serial]
-    serials = [*ids.serials.tolist(), *sorted(later)]
-    seen = [observed.ledger.jobs[serial] for serial in serials]
-    totals = np.array([_total(one) for one in seen], dtype=np.float64)
-    return Work(serials, [one.spec for one in seen], totals, seen, learned, observed)
-
-
-def _total(job: ObservedJob) -> float:
-    """All steps of a job: what it had done when it ended by itself, else what it or its program declared."""
-    if job.end in ("finished", "failed") and job.steps > 0:
-        return job.steps
-    declared = job.spec.steps_total if math.isnan(job.total_announced) else job.total_announced
-    return max(declared, job.steps * (1.0 + WORK_LEFT))
-
-
-@dataclass(frozen=True, eq=False)
-class Noise:
-    """Factors of one seed: on rates, by job and GPU type, and the sample of each cost, by job. Seed 0 is without."""
-
-    seed: int = 0
-
-    def rates(self, serials: Sequence[int], gpu_types: Sequence[str], spread: Floats) -> Floats:
-        """Factors on the rates of jobs (J, T) with these standard deviations of their logarithms."""
-        if not self.seed:
-            return np.ones(spread.shape)
-        normal = np.array(
-            [[_generator(self.seed, job, name).standard_normal() for name in gpu_types] for job in serials]
-        )
-        factors: Floats = np.exp(spread * normal.reshape(spread.shape))
-        return factors
-
-    def sample(self, serial: int, name: str, count: int, values: Sequence[float], usual: float) -> float:
-        """One of the values, the same for each policy; without noise, or values, what is usual."""
-        if not self.seed or not values:
-            return usual
-        return values[int(_generator(self.seed, serial, name, count).integers(len(values)))]
-
-
-def _generator(seed: int, job: int, name: str, count: int = 0) -> np.random.Generator:
-    return np.random.default_rng([seed, job, count, *name.encode()])
+APART_MAX_S = 1.0  # between two reports of progress
 
 
 class LearnedConditions(LeaseConditions):
@@ -99,12 +25,13 @@ class LearnedConditions(LeaseConditions):
     With noise, each is one of those of its type.
     """
 
-    def __init__(self, work: Work, noise: Noise) -> None:
+    def __init__(self, work: Work, rates: TrueRates, noise: Noise) -> None:
         super().__init__(work.learned.all_costs.mean())
         self.constant = None
-        self._work, self._noise = work, noise
+        self._work, self._noise, self._types = work, noise, rates.gpu_types
         learned = work.learned
-        self._own = [learned.by_job.get(serial, LeaseCosts()) for serial in work.serials]
+        self._own = [[] if noise.seed else _turns(work, row, rates) for row in range(len(work.serials))]
+        self._own_stops = [[one.stop_s for one in turns if not math.isnan(one.stop_s)] for turns in self._own]
         by_type = {spec.job_type: learned.costs_of(spec.job_type) for spec in work.specs}
         usual = {name: costs.mean() for name, costs in by_type.items()}
         exits_s = {name: float(np.mean(costs.exit_s)) if costs.exit_s else 0.0 for name, costs in by_type.items()}
@@ -121,165 +48,76 @@ class LearnedConditions(LeaseConditions):
         """As LeaseConditions."""
         return np.array([self._stop_s(row) for row in rows.tolist()], dtype=np.float64)
 
+    def rate_factor(self, rows: Ints, gpu_types: Ints, offsets: Ints, gpus: Ints, start_s: Floats) -> Floats:  # noqa: ARG002 as LeaseConditions
+        """As LeaseConditions."""
+        found = np.ones(len(rows))
+        for k, (row, count) in enumerate(zip(rows.tolist(), np.diff(offsets).tolist(), strict=True)):
+            turn = self.turn(row)
+            if turn is not None and turn.gpus == count and turn.gpu_type == self._types[int(gpu_types[k])]:
+                found[k] = turn.factor
+        return found
+
+    def known_at_s(self, rows: Ints, now_s: float) -> float | Floats:  # noqa: ARG002 as LeaseConditions
+        """As LeaseConditions."""
+        return now_s - self._work.learned.age_s
+
+    def report_s(self, row: int) -> float:
+        """From the start of the last lease that began to its report."""
+        turn = self.turn(row)
+        return self._work.learned.report_s if turn is None else turn.report_s
+
+    def turn(self, row: int) -> LeaseTurn | None:
+        """The recorded lease that the last one of a job repeats; None = it had fewer."""
+        count, own = self._starts[row] - 1, self._own[row]
+        return own[count] if 0 <= count < len(own) else None
+
     def _start_s(self, row: int, moved: bool) -> float:
-        count, own, (costs, usual, _) = self._starts[row], self._own[row].start_s, self._of_type[row]
+        count, own, (costs, usual, _) = self._starts[row], self._own[row], self._of_type[row]
         self._starts[row] += 1
-        if not self._noise.seed and count < len(own):
-            return own[count]
+        if count < len(own) and not math.isnan(own[count].start_s):
+            return own[count].start_s
         values = (costs.moved_s if moved else costs.start_s) or costs.start_s or costs.moved_s
         usual_s = usual.restart_s + usual.migration_s * moved
         return self._noise.sample(self._work.serials[row], "start", count, values, usual_s)
 
     def _stop_s(self, row: int) -> float:
-        count, own, (costs, usual, _) = self._stops[row], self._own[row].stop_s, self._of_type[row]
+        count, own, (costs, usual, _) = self._stops[row], self._own_stops[row], self._of_type[row]
         self._stops[row] += 1
-        if not self._noise.seed and count < len(own):
+        if count < len(own):
             return own[count]
         return self._noise.sample(self._work.serials[row], "stop", count, costs.stop_s, usual.checkpoint_s)
 
     def _exit_s(self, row: int) -> float:
-        own, (costs, _, usual_s) = self._own[row].exit_s, self._of_type[row]
-        if not self._noise.seed and own:
-            return own[0]
-        return self._noise.sample(self._work.serials[row], "exit", 0, costs.exit_s, usual_s)
+        own, (costs, _, usual_s) = self._own[row], self._of_type[row]
+        known = [one.exit_s for one in own if not math.isnan(one.exit_s)]
+        return known[0] if known else self._noise.sample(self._work.serials[row], "exit", 0, costs.exit_s, usual_s)
 
 
-def rates_of(work: Work, gpu_types: Sequence[str], noise: Noise) -> tuple[Floats, dict[int, dict[int, Floats]]]:
-    """True rates (J, T) on the requested GPUs, and those of other sizes, by row and number of GPUs.
-
-    In this order: what the job itself did there; what jobs of its type did; what the scheduler believed, corrected by
-    the ratio of measured to believed rates of the job or its type on other GPU types; and the estimator's guess from
-    all measured rates.
-    """
-    known = _Known(work, gpu_types)
-    J, T = len(work.serials), len(gpu_types)
-    rate, spread = np.zeros((J, T)), np.zeros((J, T))
-    by_size: dict[int, dict[int, Floats]] = {}
-    for row, spec in enumerate(work.specs):
-        rate[row], spread[row] = known.of(row, spec.gpus)
-    rate *= noise.rates(work.serials, gpu_types, spread)
-    for row in [row for row, spec in enumerate(work.specs) if spec.sizes]:
-        factor = noise.rates([work.serials[row]], gpu_types, spread[row : row + 1])[0]
-        by_size[row] = {size: known.of(row, size)[0] * factor for size in work.specs[row].sizes}
-    return rate, by_size
-
-
-class _Known:
-    """Looks rates up, and estimates them where nothing is known."""
-
-    def __init__(self, work: Work, gpu_types: Sequence[str]) -> None:
-        self._work, self._types, self._learned = work, tuple(gpu_types), work.learned
-        self._believed_types = {name: t for t, name in enumerate(work.observed.gpu_types)}
-        self._estimator: ThroughputEstimator | None = None
-        self._ratio = self._ratios()
-        self._claim_spread = self._spread_of_claims()
-
-    def of(self, row: int, gpus: int) -> tuple[Floats, Floats]:
-        """Rates on each type, and standard deviations of their logarithms, (T,); 0 = cannot run there."""
-        serial, spec = self._work.serials[row], self._work.specs[row]
-        rate, spread = np.zeros(len(self._types)), np.zeros(len(self._types))
-        unknown = []
-        for t, name in enumerate(self._types):
-            own, learned = (serial, gpus, name), self._learned
-            like = learned.rates.get(kind_of(serial, spec, gpus, name)) if spec.job_type else None
-            believed = self._believed(serial, spec, gpus, name)
-            if believed == 0.0 or not spec.may_run_on(name):
-                continue
-            if like is not None:
-                rate[t], spread[t] = like, math.hypot(learned.job_spread or JOB_SPREAD, learned.lease_spread)
-            elif not math.isnan(believed):
-                rate[t], spread[t] = believed * self._ratio_of(serial, spec), self._claim_spread
-            if own in learned.own:
-                weight = learned.trust(own, spread[t]) if rate[t] > 0 else 1.0
-                rate[t] = learned.own[own] ** weight * (rate[t] or 1.0) ** (1.0 - weight)
-                spread[t] = learned.lease_spread
-            elif not rate[t]:
-                unknown.append(t)
-        if unknown:
-            self._estimate(spec, gpus, unknown, rate, spread)
-        return rate, spread
-
-    def _believed(self, serial: int, spec: JobSpec, gpus: int, name: str) -> float:
-        """The owner's rate, else the scheduler's estimate, else NaN."""
-        rates = spec.rates_on(gpus)
-        if name in rates:
-            return float(rates[name])
-        if rates and not spec.rates_by_size:
-            return 0.0 if name in self._believed_types else math.nan  # types that are new may suit the job
-        if gpus != spec.gpus or name not in self._believed_types:
-            return math.nan
-        kept = self._work.observed.rates.get(serial)
-        column = self._believed_types[name]
-        return float(kept[column]) if kept is not None and column < len(kept) else math.nan
-
-    def _ratios(self) -> dict[str, list[tuple[float, float]]]:
-        """Logarithms of measured over believed rates, with the seconds of work, by job and by job type."""
-        found: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
-        row_of = self._work.row_of
-        for (serial, gpus, name), rate in self._learned.own.items():
-            if serial not in row_of:
-                continue
-            spec, seconds = self._work.specs[row_of[serial]], self._learned.seconds.get((serial, gpus, name), 0.0)
-            believed = self._believed(serial, spec, gpus, name)
-            if believed > 0 and seconds > 0:
-                for group in {f"#{serial}", spec.job_type} - {""}:
-                    found[group].append((math.log(rate / believed), seconds))
-        return found
-
-    def _ratio_of(self, serial: int, spec: JobSpec) -> float:
-        """Measured over believed rates: of the job, else of its type, else 1."""
-        ratios = self._ratio.get(f"#{serial}") or self._ratio.get(spec.job_type) or [(0.0, 1.0)]
-        return math.exp(float(np.average([one for one, _ in ratios], weights=[weight for _, weight in ratios])))
-
-    def _spread_of_claims(self) -> float:
-        """Of measured over believed rates of all jobs: the standard deviation, weighted by the seconds of work."""
-        every = [one for group, ratios in self._ratio.items() if group.startswith("#") for one in ratios]
-        if len(every) < FEW:
-            return SPREAD
-        ratio, weight = np.array(every).T
-        return float(np.clip(math.sqrt(np.average(ratio**2, weights=weight)), SPREAD_MIN, SPREAD_MAX))
-
-    def _estimate(self, spec: JobSpec, gpus: int, unknown: Sequence[int], rate: Floats, spread: Floats) -> None:
-        """Fills rates in that nothing shows."""
-        names = [self._types[t] for t in unknown]
-        if self._estimator is None:
-            self._estimator = ThroughputEstimator(_table(self._learned.rates, self._types))
-        key = spec.job_type or f"#{spec.id}", gpus
-        known = {name: value for name, value in zip(self._types, rate.tolist(), strict=True) if value > 0}
-        if known and key not in self._estimator.table:
-            self._estimator.claim(*key, known)
-        belief = self._estimator.estimates([key], names)
-        rate[unknown] = belief.rates(0.5)[0]
-        spread[unknown] = belief.blocks.sd[0]
-        what = f"{spec.job_type or spec.id} on {', '.join(names)}"
-        if what not in self._work.estimated:
-            self._work.estimated.append(what)
-
-
-def _table(rates: Mapping[tuple[str, int, str], float], gpu_types: tuple[str, ...]) -> ThroughputTable:
-    keys = tuple(dict.fromkeys((job_type, gpus) for job_type, gpus, _ in rates))
-    names = tuple(dict.fromkeys([*gpu_types, *(name for _, _, name in rates)]))
-    values = np.full((len(keys), len(names)), np.nan)
-    row, column = {key: i for i, key in enumerate(keys)}, {name: t for t, name in enumerate(names)}
-    for (job_type, gpus, name), rate in rates.items():
-        values[row[job_type, gpus], column[name]] = rate
-    kinds = np.full(values.shape, int(Provenance.MEASURED), dtype=np.int64)
-    return ThroughputTable(keys, names, values, kinds, ("journal",) * len(keys))
+def _turns(work: Work, row: int, rates: TrueRates) -> list[LeaseTurn]:
+    """Costs of the recorded leases of a job that ran in the time of the replay, in order, at its true rates."""
+    found, spec = list[LeaseTurn](), work.specs[row]
+    for lease in work.learned.by_job.get(work.serials[row], ()):
+        of_size = rates.requested[row] if lease.gpus == spec.gpus else rates.by_size.get(row, {}).get(lease.gpus)
+        known = of_size is not None and lease.gpu_type in rates.gpu_types
+        rate = float(of_size[rates.gpu_types.index(lease.gpu_type)]) if known and of_size is not None else 0.0
+        found.append(turn_of(lease, rate, work.learned.lag_s))
+    return found
 
 
 class PastCluster(VirtualCluster):
     """Nodes and jobs with the rates, costs and work that a journal shows."""
 
-    def __init__(
-        self, gpu_type_of: Ints, work: Work, rates: tuple[Floats, dict[int, dict[int, Floats]]], noise: Noise
-    ) -> None:
-        conditions = LearnedConditions(work, noise)
-        nothing = Costs(0.0, 0.0, 0.0)
+    def __init__(self, gpu_type_of: Ints, work: Work, rates: TrueRates, noise: Noise) -> None:
+        self._learned = LearnedConditions(work, rates, noise)
         super().__init__(
-            gpu_type_of, rates[0], work.steps_total.copy(), nothing, rate_by_size=rates[1], conditions=conditions
-        )
-        self._exit_s = conditions.exit
-        self._report_s, self._delayed = work.learned.report_s, set[int]()  # leases whose start is not reported yet
+            gpu_type_of, rates.requested, work.steps_total.copy(), Costs(0.0, 0.0, 0.0),
+            rate_by_size=rates.by_size, conditions=self._learned,
+        )  # fmt: skip
+        self._types = rates.gpu_types
+        self._delayed = set[int]()  # leases whose start is not reported yet
+        self._lag_s, self._last = work.learned.lag_s, set[int]()  # leases that were revoked before their last step
+        self._apart_s = min(work.observed.ledger.reports_apart_s, APART_MAX_S)
+        self._reported_s = -math.inf
         self._exits = np.full(len(work.serials), -1)  # (J,) lease whose last step is done
 
     def made(self, rows: Ints, steps: Floats) -> None:
@@ -289,20 +127,87 @@ class PastCluster(VirtualCluster):
         self._expect_finish(rows)
         self._watch_finishes(rows)
 
+    def progress(self, now_s: float) -> ProgressReported | None:
+        """As VirtualCluster, but not sooner after the last report than the recorded scheduler."""
+        if now_s - self._reported_s < self._apart_s:
+            return None
+        self._reported_s = now_s
+        found = super().progress(now_s)
+        if found is None:
+            return None
+        steps = [self._steps(row, made, now_s) for row, made in zip(found.jobs.tolist(), found.steps_done, strict=True)]
+        return ProgressReported(found.jobs, found.leases, np.array(steps, dtype=np.float64))
+
+    def _steps(self, row: int, made: float, now_s: float) -> float:
+        """Steps that a job reports: those of a recorded lease like this one after the same time, else those made."""
+        recorded = self._recorded(row, now_s - float(self.start_s[row]))
+        return made if recorded is None else min(self.steps_at_start[row] + recorded, self.steps_total[row])
+
+    def _recorded(self, row: int, in_s: float, *, late_s: float = 0.0) -> float | None:
+        """Steps that a recorded lease like this one had reported after this time; None = there is none."""
+        turn = self._learned.turn(row)
+        if turn is None or len(turn.track) < 2 or in_s > turn.track[-1, 0] + late_s:
+            return None
+        if turn.gpus != self.accounts.gpus[row] or turn.gpu_type != self._types[int(self.lease_type[row])]:
+            return None
+        return float(np.interp(in_s, turn.track[:, 0], turn.track[:, 1]))
+
+    def _stop(self, rows: Ints, leases: Ints, now_s: float) -> None:
+        """As VirtualCluster; programs make steps until they learn of it, and may make their last ones."""
+        running = rows[self.began_s[rows] < now_s]
+        last = running[self.finish_s[running] <= now_s + self._lag_s]
+        self._last.update(self.lease[last].tolist())
+        self.counted_s[running] -= self._lag_s
+        for row in running.tolist():
+            made = self._recorded(row, now_s + self._lag_s - float(self.start_s[row]), late_s=self._lag_s)
+            if made is not None and self.rate[row] > 0:
+                self.counted_s[row] = now_s - made / self.rate[row]
+        saves = self.saves[last]
+        self.saves[last] = True
+        super()._stop(rows, leases, now_s)
+        self.saves[last] = saves
+
+    def _ended(self, due: Ends, now_s: float) -> LeaseEnded:
+        is_over = np.isin(due.leases, list(self._last))
+        if not is_over.any():
+            return super()._ended(due, now_s)
+        if len(due.jobs) > 1:
+            for k in range(1, len(due.jobs)):
+                one = slice(k, k + 1)
+                self._timeline.push(now_s, Ends(due.jobs[one], due.leases[one], due.steps_done[one]))
+            return self._ended(Ends(due.jobs[:1], due.leases[:1], due.steps_done[:1]), now_s)
+        return replace(super()._ended(due, now_s), steps_done=self.steps_total[due.jobs], outcome=Outcome.FINISHED)
+
     def _started(self, due: Starts) -> LeaseStarted | None:
         """A start is reported when its node has started the program, which delays the end of its protection."""
-        here = self.lease[due.jobs] == due.leases
-        begins_s, first_step_s = self.start_s[due.jobs[here]], self.began_s[due.jobs[here]]
-        delay_s = min(self._report_s, REPORTED_MAX * float((first_step_s - begins_s).min(initial=math.inf)))
-        if not here.any() or delay_s <= 0 or int(due.leases[0]) in self._delayed:
+        if len(due.jobs) > 1:
+            self._one_by_one(due)
+            return None
+        row, lease = due.jobs.item(), due.leases.item()
+        begins_s = float(self.start_s[row])
+        if self.lease[row] != lease or lease in self._delayed:
             return super()._started(due)
-        self._delayed.add(int(due.leases[0]))
-        self._timeline.push(float(begins_s[0]) + delay_s, due)
+        delay_s = min(self._learned.report_s(row), REPORTED_MAX * float(self.began_s[row] - begins_s))
+        if delay_s <= 0:
+            return super()._started(due)
+        self._delayed.add(lease)
+        self._timeline.push(begins_s + delay_s, due)
         return None
+
+    def _one_by_one(self, due: Starts) -> None:
+        """Schedules the starts of several jobs one by one."""
+        ends = np.cumsum(due.gpu_counts)
+        for k, end in enumerate(ends.tolist()):
+            one, gpus = slice(k, k + 1), due.gpus[end - due.gpu_counts[k] : end]
+            moment_s = float(self.start_s[due.jobs[k]])
+            if self.lease[due.jobs[k]] == due.leases[k]:
+                self._timeline.push(
+                    moment_s, Starts(due.jobs[one], due.leases[one], due.gpu_counts[one], gpus, due.gpu_sets[one])
+                )
 
     def _reached(self, due: Finish, now_s: float) -> list[Event]:
         """A lease ends after the last step, which its program reports, when the program has exited."""
-        row, exit_s = due.job, float(self._exit_s[due.job])
+        row, exit_s = due.job, float(self._learned.exit[due.job])
         is_last_step = self.lease[row] == due.lease and self.finish_s[row] == now_s and self._exits[row] != due.lease
         if not is_last_step or exit_s <= 0:
             return super()._reached(due, now_s)

@@ -11,7 +11,7 @@ from gavelpy.simulator.past.change import Change
 from gavelpy.simulator.past.learned import learn
 from gavelpy.simulator.past.observed import observe
 from gavelpy.simulator.past.replay import Replay
-from gavelpy.simulator.past.world import Noise, Work, work_of
+from gavelpy.simulator.past.work import Noise, Work, work_of
 from gavelpy.simulator.settings import Costs
 from tests.simulator.builders import make_settings, make_simulation
 

@@ -15,7 +15,7 @@ from gavelpy.simulator.past.change import Change, gpu_changes
 from gavelpy.simulator.past.observed import observe
 from gavelpy.simulator.past.replay import Replay, Replayed
 from gavelpy.simulator.past.whatif import what_if
-from gavelpy.simulator.past.world import Noise, rates_of
+from gavelpy.simulator.past.work import Noise, rates_of
 from tests.simulator.builders import make_job, make_settings, make_trace, random_trace, run
 from tests.simulator.past.builders import CLUSTER, COSTS, RecordedReplay, recorded, work_in
 
@@ -133,7 +133,7 @@ def test_rates_on_a_new_type_are_the_owners_or_estimates() -> None:
     silent = make_job("silent", rates={"v100": 1.0})
     work = work_in(recorded(make_trace(told, silent), "fifo", "v100:1"))
 
-    rates, _ = rates_of(work, ("v100", "h100"), Noise())
+    rates = rates_of(work, ("v100", "h100"), Noise()).requested
 
     assert rates[0, 1] == pytest.approx(3.0, rel=0.01)
     assert rates[1, 1] > 0
@@ -161,9 +161,9 @@ def test_a_job_that_failed_fails_after_as_much_work() -> None:
 
 def test_noise_is_paired_over_changes_and_differs_between_seeds() -> None:
     work = work_in(recorded(random_trace(3, 10), "fifo"))
-    one, wider = (rates_of(work, types, Noise(1))[0] for types in (("v100", "p100"), ("v100", "p100", "k80")))
+    one, wider = (rates_of(work, types, Noise(1)).requested for types in (("v100", "p100"), ("v100", "p100", "k80")))
 
-    other = rates_of(work, ("v100", "p100"), Noise(2))[0]
+    other = rates_of(work, ("v100", "p100"), Noise(2)).requested
 
     assert one.tolist() == wider[:, :2].tolist()
     assert one.tolist() != other.tolist()
