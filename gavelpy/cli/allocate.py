@@ -106,7 +106,8 @@ def limits_of_problem(problem: AllocationProblem, teams: tuple[Team, ...]) -> Te
 
     if not any_limits(teams):
         return None
-    return replace(limits_of((), teams, problem.gpu_types), team=problem.entity).usable_by(problem)
+    limits = replace(limits_of((), teams, problem.gpu_types), team=problem.entity)
+    return limits.needing(problem).usable_by(problem)
 
 
 def _with_resources(problem: AllocationProblem, other: AllocationProblem) -> AllocationProblem:

@@ -46,7 +46,7 @@ def show(
     if any(team.limits for team in found.teams):
         here = {kind.gpu_type for kind in found.types}
         show_table(_limits(found.teams))
-        absent = sorted({limit.gpu_type for team in found.teams for limit in team.limits} - here)
+        absent = sorted({limit.gpu_type.partition(":")[0] for team in found.teams for limit in team.limits} - here)
         if absent:
             out.print(printable(f"The cluster has no GPUs of type {', '.join(absent)}."))
 

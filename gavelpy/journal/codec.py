@@ -60,6 +60,7 @@ from gavelpy.mechanism.events import (
 )
 from gavelpy.mechanism.named_round import is_named
 from gavelpy.mechanism.settings import MechanismSettings, settings_of, settings_values
+from gavelpy.mechanism.teams import limits_resources
 from gavelpy.model.job import JobSpec
 
 VERSION = 2
@@ -95,7 +96,7 @@ PRICED = 14  # an allocation in which other resources than GPUs, or quotas of te
 LOCATED = 15  # the rack, zone and region of a node; settings: placement and consolidation
 PLANNED = 15  # jobs with a plan for each number of GPUs
 TIMED = 15  # what stops and starts cost jobs, as measured
-MOVED = 16  # settings: whether jobs move to make places for gangs
+MOVED = 16  # settings: whether jobs move to make places for gangs; CPU cores and memory of teams
 NEWEST = 16
 OLDEST = 1  # that can be read
 _LATER = {  # newest version of an event, if above VERSION
@@ -343,7 +344,8 @@ def _settings(settings: MechanismSettings) -> tuple[int, dict[str, Any]]:
     newer = [
         _LATER_SETTINGS[f.name] for f in fields(settings) if f.name in _LATER_SETTINGS and values[f.name] != f.default
     ]
-    version = max([QUOTED if settings.limits_teams else VERSION, *newer])
+    quoted = MOVED if limits_resources(settings.teams) else QUOTED if settings.limits_teams else VERSION
+    version = max([quoted, *newer])
     return version, {name: value for name, value in values.items() if _LATER_SETTINGS.get(name, VERSION) <= version}
 
 

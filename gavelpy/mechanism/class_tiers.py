@@ -94,10 +94,13 @@ def less_used(question: SolveAllocation, part: SolveAllocation, answer: Allocati
     np.add.at(gpus, (row, answer.gpu_type), answer.share * size)
     pairs = np.searchsorted(part.jobs, answer.pair_jobs.reshape(-1, 2))
     team = part.limits.team[pairs]
-    halves = np.where(team[:, 0] == team[:, 1], 0.5, 1.0) * answer.pair_share * part.problem.gpus_asked[pairs[:, 0]]
+    of_pair = answer.pair_share * part.problem.gpus_asked[pairs[:, 0]]
+    halves, whole = np.where(team[:, 0] == team[:, 1], 0.5, 1.0) * of_pair, gpus.copy()
     for member in pairs.T:
         np.add.at(gpus, (member, answer.pair_gpu_type), halves)
-    return replace(question, limits=question.limits.less(part.limits.of_teams(gpus, part.limits.team)))
+        np.add.at(whole, (member, answer.pair_gpu_type), of_pair)  # each needs its own of other resources
+    amounts = np.column_stack([gpus, part.limits.with_resources(whole)[:, gpus.shape[1] :]])
+    return replace(question, limits=question.limits.less(part.limits.of_teams(amounts, part.limits.team)))
 
 
 def of_jobs(question: SolveAllocation, rows: Ints, rate: Floats, capacity: Ints) -> SolveAllocation:

@@ -22,7 +22,7 @@ from gavelpy.mechanism.node_sets import NodeSets, node_sets
 from gavelpy.model.arrays import Bools, Ints
 
 if TYPE_CHECKING:
-    from gavelpy.mechanism.team_plan import TeamRoom
+    from gavelpy.mechanism.team_room import TeamRoom
 
 NOT_PINNED = -1
 NOT_THERE = -1

@@ -26,6 +26,7 @@ from gavelpy.mechanism.requests import AllocationRequest
 from gavelpy.mechanism.settings import has_placement, settings_of, settings_values
 from gavelpy.mechanism.sizes import JobSizes
 from gavelpy.mechanism.snapshot_versions import upgraded
+from gavelpy.mechanism.teams import limits_resources
 from gavelpy.mechanism.waiting import Apart, Move
 from gavelpy.mechanism.windows import Window
 from gavelpy.model.arrays import Ints
@@ -39,7 +40,7 @@ SIZED = 12  # of a core with jobs of several sizes
 NAMED = 13  # of a core with a round that the policy names, or that knows the GPU memory that jobs use
 LOCATED = 14  # of a core with nodes of which the rack, zone or region is known, or with settings of placement
 TIMED = 14  # of a core that knows what stops and starts cost jobs, or with jobs that have plans
-MOVED = 15  # of a core in which jobs make places for gangs, or made them
+MOVED = 15  # of a core in which jobs make places for gangs, or made them, or with CPU cores and memory of teams
 NEWEST = 15
 OLDEST = 1  # version that can still be read
 _CORE = ("now_s", "settled_s", "incarnation", "round", "round_began_s", "round_end_s", "attention_s", "awaiting",
@@ -114,7 +115,7 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
 
 def _version(core: SchedulerCore) -> int:
     """The lowest version that can express it."""
-    if core.settings.defragment or core.jobs.moved:
+    if core.settings.defragment or core.jobs.moved or limits_resources(core.settings.teams):
         return MOVED
     if turn_costs.is_any(core.jobs, slice(core.jobs.count)) or any(spec.plans for spec in core.jobs.specs):
         return TIMED

@@ -28,13 +28,15 @@ from gavelpy.mechanism.domains import can_run
 from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.named_round import has_turn
+from gavelpy.mechanism.node_resources import RESOURCES, all_needs
 from gavelpy.mechanism.non_preemptible import is_barred
 from gavelpy.mechanism.taking import NONE_CHOSEN, Chosen
+from gavelpy.mechanism.team_room import TeamRoom
 from gavelpy.mechanism.teams import entities_of, limits_of
 from gavelpy.mechanism.windows import OUTSIDE
 from gavelpy.model.arrays import Bools, Floats, Ints
-from gavelpy.model.problem import AllocationProblem
-from gavelpy.model.team_limits import CLUSTER, TeamLimits
+from gavelpy.model.problem import THOUSANDTHS, AllocationProblem
+from gavelpy.model.team_limits import CLUSTER, NEGLIGIBLE, TeamLimits
 
 if TYPE_CHECKING:
     from gavelpy.mechanism.planning import Planner
@@ -47,7 +49,11 @@ def limits_of_jobs(
     """The configured quotas and guaranteed GPUs, on these types or the cluster's, and the teams of these jobs."""
     names = tuple(jobs.entities)
     team = entities_of(names, settings.teams)[1][jobs.entity[rows]]
-    return replace(limits_of(names, settings.teams, gpu_types or pool.gpu_types), team=team)
+    limits = limits_of(names, settings.teams, gpu_types or pool.gpu_types)
+    if not limits.resources:
+        return replace(limits, team=team)
+    columns = [RESOURCES.index(name) for _, name in limits.resources]
+    return replace(limits, team=team, per_gpu=all_needs(jobs)[rows][:, columns] / THOUSANDTHS)
 
 
 def may_hold(jobs: JobTable, pool: GpuPool, settings: MechanismSettings, rows: Ints) -> Bools:
@@ -61,14 +67,20 @@ def held(jobs: JobTable, limits: TeamLimits, rows: Ints) -> Floats:
     Two co-located jobs of one team count once. Those of two teams count for each, and for a team above both twice.
     """
     here = np.flatnonzero(jobs.lease[rows] >= 0)
-    amounts = np.zeros((len(rows), limits.quota.shape[1]))
-    amounts[here, jobs.lease_type[rows[here]]] = jobs.gpus[rows[here]]
-    return limits.of_teams(amounts * _parts(jobs.entity, rows, jobs.partner[rows])[:, None], limits.team)
+    gpus = np.zeros((len(rows), limits.type_count))
+    gpus[here, jobs.lease_type[rows[here]]] = jobs.gpus[rows[here]]
+    return limits.of_teams(_counted(limits, gpus, jobs.entity, rows, jobs.partner[rows]), limits.team)
 
 
-def _parts(entity: Ints, rows: Ints, partner: Ints) -> Floats:
-    """The part of its GPUs that each job counts for: half if it shares them with a job of the same team."""
-    return np.where((partner >= 0) & (entity[rows] == entity[partner]), 0.5, 1.0)
+def _counted(limits: TeamLimits, gpus: Floats, entity: Ints, rows: Ints, partner: Ints) -> Floats:
+    """What these jobs with GPUs (N, T) count for in each column, (N, K); two of one team that share GPUs: half of them.
+
+    `limits` has their teams.
+    """
+    found = limits.with_resources(gpus).copy()
+    shares = (partner >= 0) & (entity[rows] == entity[partner])
+    found[:, : limits.type_count] *= np.where(shares, 0.5, 1.0)[:, None]
+    return np.asarray(found)
 
 
 def limits_of_problem(
@@ -106,13 +118,16 @@ def within_quotas(found: SizesOfJobs | None, limits: TeamLimits | None) -> Sizes
     return replace(found, rate_steps_per_s=np.where(fits, found.rate_steps_per_s, 0.0))
 
 
+_MANY = {"cpus": "CPU cores", "memory_gib": "GiB of memory"}
+
+
 class TeamReasons:
     """Why limits of teams keep GPUs from waiting jobs."""
 
     def __init__(self, jobs: JobTable, pool: GpuPool, settings: MechanismSettings) -> None:
         self._jobs, self._pool, self._settings = jobs, pool, settings
         self._limits = limits_of_jobs(jobs, pool, settings, np.arange(jobs.count))
-        leased = replace(self._limits, team=self._limits.team[jobs.leased])
+        leased = self._limits.of(jobs.leased)
         own = held(jobs, leased, jobs.leased)
         self.held, self.left = leased.with_below(own), leased.less(own)
 
@@ -123,13 +138,30 @@ class TeamReasons:
             above = limits.above(int(limits.team[row]))
             team = next((team for team in above if self.held[team, t] + gpus > limits.quota[team, t]), CLUSTER)
             if team == CLUSTER:
-                return ""
+                if not (text := self._resource(row, t, above)):
+                    return ""
+                texts.append(text)
+                continue
             name, quota, gpu_type = limits.names[team], limits.quota[team, t], self._pool.gpu_types[t]
             if gpus > quota:
                 texts.append(f"needs {gpus} GPUs; the quota of team {name} is {quota:g} {gpu_type}")
             else:
                 texts.append(f"team {name} holds {self.held[team, t]:g} of its quota of {quota:g} {gpu_type}")
         return "; ".join(texts)
+
+    def _resource(self, row: int, gpu_type: int, above: Sequence[int]) -> str:
+        """Which quota of CPU cores or memory keeps a job from a type; empty = none."""
+        limits, gpus = self._limits, int(self._jobs.gpus[row])
+        for k, i in limits.columns_of(gpu_type):
+            amount, what = gpus * limits.per_gpu[row, i], _MANY[limits.resources[i][1]]
+            for team in above:
+                held, quota = self.held[team, k], limits.quota[team, k]
+                if held + amount > quota + NEGLIGIBLE:
+                    whole = f"{quota:g} {what} of {self._pool.gpu_types[gpu_type]} nodes"
+                    if amount > quota:
+                        return f"needs {amount:g} {what}; the quota of team {limits.names[team]} is {whole}"
+                    return f"team {limits.names[team]} holds {held:g} of its quota of {whole}"
+        return ""
 
     def guaranteed(self, row: int, could_run: Bools) -> str:
         """For which teams free GPUs are kept from a job because it could not give them back; empty = for none."""
@@ -161,92 +193,6 @@ class TeamReasons:
         return f"{whole}; only jobs that can be preempted borrow them" if texts else ""
 
 
-class TeamRoom:
-    """What teams may still take while a plan processes its queue."""
-
-    def __init__(
-        self, limits: TeamLimits, strict: TeamLimits | None, capacity: Floats, team: Ints, barred: Bools
-    ) -> None:
-        """`strict`: with all that is guaranteed, for jobs that are `barred` (N,) from borrowing; None = the same."""
-        self._capacity, self._team = capacity, team.tolist()
-        self._plain = _Ledger(limits, capacity)
-        self._strict = None if strict is None else _Ledger(strict, capacity)
-        self._barred: list[bool] = barred.tolist()
-        self._taken: list[tuple[int, int, Sequence[int]]] = []
-
-    def allows(self, gpu_type: int, gpus: int, job: int, partner: int = -1) -> bool:
-        """Whether a job or pair may take so many GPUs."""
-        teams = self._teams(job, partner)
-        if self._strict is not None and (self._barred[job] or (partner >= 0 and self._barred[partner])):
-            return self._strict.fits(gpu_type, gpus, teams)
-        return self._plain.fits(gpu_type, gpus, teams)
-
-    def take(self, gpu_type: int, gpus: int, job: int, partner: int = -1) -> None:
-        """Books the GPUs of a job or pair."""
-        entry = gpu_type, gpus, self._teams(job, partner)
-        self._taken.append(entry)
-        self._plain.book(*entry)
-        if self._strict is not None:
-            self._strict.book(*entry)
-
-    def lend(self, limits: TeamLimits) -> None:
-        """From now on, no more is guaranteed than by these limits."""
-        self._plain = _Ledger(limits, self._capacity)
-        for entry in self._taken:
-            self._plain.book(*entry)
-
-    def _teams(self, job: int, partner: int) -> Sequence[int]:
-        return (self._team[job],) if partner < 0 else (self._team[job], self._team[partner])
-
-
-class _Ledger:
-    """`need` of each team by GPU type, and what is neither needed nor reserved."""
-
-    def __init__(self, limits: TeamLimits, capacity: Floats) -> None:
-        limits = limits.fitted(capacity)
-        need, reserve = limits.reserves(np.zeros_like(limits.guaranteed))
-        self._parent: list[int] = limits.parent.tolist()
-        self._need: list[list[float]] = need.T.tolist()
-        self._guaranteed: list[list[float]] = limits.guaranteed.T.tolist()
-        self._quota: list[list[float]] = limits.quota.T.tolist()
-        self._left: list[float] = (capacity - reserve[limits.parent < 0].sum(axis=0)).tolist()
-
-    def fits(self, gpu_type: int, gpus: int, teams: Sequence[int]) -> bool:
-        """Whether jobs of these teams may take so many GPUs together."""
-        need, quota = self._need[gpu_type], self._quota[gpu_type]
-        more = self._more(gpu_type, gpus, teams)
-        return all(
-            amount <= (self._left[gpu_type] if team == CLUSTER else quota[team] - need[team])
-            for team, amount in more.items()
-        )
-
-    def book(self, gpu_type: int, gpus: int, teams: Sequence[int]) -> None:
-        """Books them."""
-        for team, amount in self._more(gpu_type, gpus, teams).items():
-            if team == CLUSTER:
-                self._left[gpu_type] -= amount
-            else:
-                self._need[gpu_type][team] += amount
-
-    def _more(self, gpu_type: int, gpus: int, teams: Sequence[int]) -> dict[int, float]:
-        """What these GPUs add to the need of each team up to the top, where that is not reserved already.
-
-        A team above both jobs of a pair needs the GPUs once.
-        """
-        need, guaranteed = self._need[gpu_type], self._guaranteed[gpu_type]
-        found: dict[int, float] = {}
-        for team in teams:
-            amount = float(gpus)
-            while team != CLUSTER and amount > 0:
-                found[team] = max(found.get(team, 0.0), amount)
-                floor = guaranteed[team]
-                amount = max(need[team] + amount, floor) - max(need[team], floor)
-                team = self._parent[team]
-            if amount > 0:  # else they are guaranteed, also if borrowers have more than is left for barred jobs
-                found[CLUSTER] = max(found.get(CLUSTER, 0.0), amount)
-        return found
-
-
 class TeamsOfPlan:
     """What a plan leaves to each team, for the parts of the queue that it processes one after the other."""
 
@@ -254,26 +200,29 @@ class TeamsOfPlan:
         jobs, pool, settings = planner.leases.jobs, planner.leases.pool, planner.settings
         self._planner, self._jobs, self._pool = planner, jobs, pool
         everyone = limits_of_jobs(jobs, pool, settings, np.arange(jobs.count))
-        self._team = everyone.team
-        own = held(jobs, replace(everyone, team=self._team[planner.holding]), planner.holding)
-        own += self._of_chosen(everyone, planner.elsewhere)
+        self._everyone = everyone
+        own = held(jobs, everyone.of(planner.holding), planner.holding)
+        own += self._of_chosen(planner.elsewhere)
         self._left = everyone.less(own)
+        self._total = self._of_nodes()
         if planner.part != OUTSIDE:
             self._left = replace(self._left, guaranteed=np.zeros_like(own))
         demand = planner.demand[~jobs.marks(planner.elsewhere.jobs)[planner.demand]]
         self._demand, runs = demand, can_run(jobs, pool, demand)
         runs &= has_turn(jobs, settings, planner.named, demand)
-        self._runs = runs & replace(everyone, team=self._team[demand]).fits(sizes.smallest(jobs, demand))
+        self._runs = runs & everyone.of(demand).fits(sizes.smallest(jobs, demand))
         self._barred: Bools = np.zeros(jobs.count, dtype=np.bool_)
         if self._left.guaranteed.any():
             self._barred[jobs.active] = is_barred(jobs, settings, jobs.active)
 
     def room(self, free: Ints, chosen: Chosen) -> TeamRoom:
         """What is left of these free GPUs (L,) after these jobs of the same class, which hold others."""
-        left = self._left.less(self._of_chosen(self._left, chosen)) if len(chosen.jobs) else self._left
+        left = self._left.less(self._of_chosen(chosen)) if len(chosen.jobs) else self._left
         capacity = self._by_type(free)
+        if self._everyone.resources:
+            capacity = np.concatenate([capacity, np.maximum(self._total - self._used_by(chosen), 0.0)])
         strict = left if self._barred.any() else None
-        return TeamRoom(self._usable(left, chosen.jobs), strict, capacity, self._team, self._barred)
+        return TeamRoom(self._usable(left, chosen.jobs), strict, capacity, self._everyone, self._barred)
 
     def lent(self, asked: Ints, chosen: Chosen) -> Iterator[TeamLimits]:
         """What is still guaranteed after the turn of these jobs: first without that of the lowest teams.
@@ -282,7 +231,7 @@ class TeamsOfPlan:
         """
         if not self._left.guaranteed.any():
             return
-        left = self._left.less(self._of_chosen(self._left, chosen)) if len(chosen.jobs) else self._left
+        left = self._left.less(self._of_chosen(chosen)) if len(chosen.jobs) else self._left
         now = self._usable(left, chosen.jobs)
         rest = self._usable(left, np.concatenate([chosen.jobs, asked])).guaranteed
         for layer in reversed(now.layers):
@@ -312,15 +261,39 @@ class TeamsOfPlan:
         """What is guaranteed to those of the plan's jobs that are not among `served`."""
         waits = ~self._jobs.marks(served)[self._demand]
         demand = self._demand[waits]
-        return usable(replace(left, team=self._team[demand]), self._jobs, demand, self._runs[waits])
+        return usable(left.of(demand), self._jobs, demand, self._runs[waits])
 
-    def _of_chosen(self, limits: TeamLimits, chosen: Chosen) -> Floats:
-        """GPUs of these jobs by their own team, (E, T), counted as in `held`."""
-        rows = chosen.jobs
-        amounts = np.zeros((len(rows), limits.quota.shape[1]))
-        amounts[np.arange(len(rows)), self._pool.domain_type[chosen.domains]] = chosen.gpus
-        amounts *= _parts(self._jobs.entity, rows, chosen.partner)[:, None]
-        return limits.of_teams(amounts, self._team[rows])
+    def _of_chosen(self, chosen: Chosen) -> Floats:
+        """What these jobs hold by their own team, (E, K), counted as in `held`."""
+        limits, gpus = self._everyone.of(chosen.jobs), self._gpus_of(chosen)
+        return limits.of_teams(_counted(limits, gpus, self._jobs.entity, chosen.jobs, chosen.partner), limits.team)
+
+    def _gpus_of(self, chosen: Chosen) -> Floats:
+        gpus = np.zeros((len(chosen.jobs), self._everyone.type_count))
+        gpus[np.arange(len(chosen.jobs)), self._pool.domain_type[chosen.domains]] = chosen.gpus
+        return gpus
+
+    def _of_nodes(self) -> Floats:
+        """What nodes have of each resource for the plan's jobs, without its other leases; infinite = not known."""
+        limits, pool, planner = self._everyone, self._pool, self._planner
+        if not limits.resources:
+            return np.zeros(0)
+        nodes = np.unique(pool.node_of[pool.usable])
+        kinds, amounts = np.array(pool.node_type)[nodes], np.array(pool.node_amounts)[nodes] / THOUSANDTHS
+        found = np.zeros(len(limits.resources))
+        for i, (kind, name) in enumerate(limits.resources):
+            of_type = amounts[kinds == kind, RESOURCES.index(name)]
+            found[i] = of_type.sum() if (of_type > 0).all() else np.inf
+        jobs, holding = self._jobs, planner.holding[self._jobs.lease[planner.holding] >= 0]
+        gpus = np.zeros((len(holding), limits.type_count))
+        gpus[np.arange(len(holding)), jobs.lease_type[holding]] = jobs.gpus[holding]
+        used = limits.of(holding).with_resources(gpus)[:, limits.type_count :].sum(axis=0)
+        return np.asarray(found - used - self._used_by(planner.elsewhere))
+
+    def _used_by(self, chosen: Chosen) -> Floats:
+        """What these jobs need of each resource other than GPUs, (K - T)."""
+        amounts = self._everyone.of(chosen.jobs).with_resources(self._gpus_of(chosen))
+        return np.asarray(amounts[:, self._everyone.type_count :].sum(axis=0))
 
     def _by_type(self, free: Ints) -> Floats:
         found = np.zeros(len(self._pool.gpu_types))

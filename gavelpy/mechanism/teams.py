@@ -18,8 +18,8 @@ import numpy as np
 from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import Ints
 from gavelpy.model.job import JobSpec
-from gavelpy.model.problem import Entity, EntityPolicy
-from gavelpy.model.team_limits import TeamLimits
+from gavelpy.model.problem import GPUS, Entity, EntityPolicy
+from gavelpy.model.team_limits import RESOURCE, TeamLimits
 
 if TYPE_CHECKING:
     from gavelpy.mechanism.settings import MechanismSettings
@@ -28,6 +28,8 @@ TEAMS_MAX = 1000
 DEPTH_MAX = 32
 WEIGHT_MAX = 1e6
 GPUS_MAX = 1_000_000
+AMOUNTS_MAX = 1_000_000_000  # CPU cores, GiB of memory
+RESOURCES = ("cpus", "memory_gib")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
@@ -40,8 +42,10 @@ class Team:
     policy: EntityPolicy = EntityPolicy.FAIRNESS  # how it divides its part
     parent: str = ""  # "" = none: a part of the whole cluster
     members: tuple[str, ...] = ()  # who may submit jobs for it; empty = all
-    quota: Mapping[str, int] = field(default_factory=dict, hash=False)  # most GPUs that it holds, by type
-    guaranteed: Mapping[str, int] = field(default_factory=dict, hash=False)  # GPUs that it gets when it can use them
+    quota: Mapping[str, int] = field(
+        default_factory=dict, hash=False
+    )  # most GPUs that it holds, by type, or "v100:cpus"
+    guaranteed: Mapping[str, int] = field(default_factory=dict, hash=False)  # what it gets when it can use it, likewise
 
     def is_open_to(self, owner: str) -> bool:
         """Whether this owner may submit jobs for the team."""
@@ -88,10 +92,15 @@ def _check_limits(teams: Sequence[Team]) -> None:
         for name, amounts in (("quota", one.quota), ("guaranteed", one.guaranteed)):
             for gpu_type, gpus in amounts.items():
                 where = f"teams.{one.name}.{name}"
-                if not (gpu_type and gpu_type.isprintable()):
+                kind, resource = parted(gpu_type)
+                if resource not in (GPUS, *RESOURCES):
+                    known = " or ".join(f'"{kind}{RESOURCE}{each}"' for each in RESOURCES)
+                    raise InvalidInput(f"{where} must be of a GPU type, or of {known}, got {gpu_type!r}")
+                if not (kind and gpu_type.isprintable()):
                     raise InvalidInput(f"{where} must be GPUs by GPU type, got the type {gpu_type!r}")
-                if not 0 <= gpus <= GPUS_MAX:
-                    raise InvalidInput(f"{where} must be numbers of GPUs in [0, {GPUS_MAX}], got {gpu_type} = {gpus}")
+                if not 0 <= gpus <= (GPUS_MAX if resource == GPUS else AMOUNTS_MAX):
+                    most = f"GPUs in [0, {GPUS_MAX}]" if resource == GPUS else f"whole units in [0, {AMOUNTS_MAX}]"
+                    raise InvalidInput(f"{where} must be numbers of {most}, got {gpu_type} = {gpus}")
     for gpu_type in sorted({gpu_type for one in teams for gpu_type in one.guaranteed}):
         limits = limits_of((), tuple(teams), (gpu_type,))
         need, part = (column[:, 0] for column in limits.reserves(np.zeros_like(limits.guaranteed)))
@@ -108,18 +117,34 @@ def _check_limits(teams: Sequence[Team]) -> None:
                 raise InvalidInput(f"teams.{one.name}.quota must be {least}, got {quota:g}")
 
 
+def parted(column: str) -> tuple[str, str]:
+    """GPU type and resource of a name such as "v100:cpus"; of "v100", GPUs."""
+    kind, _, resource = column.partition(RESOURCE)
+    return kind, resource if RESOURCE in column else GPUS
+
+
 @lru_cache(maxsize=8)
 def limits_of(names: tuple[str, ...], teams: tuple[Team, ...], gpu_types: tuple[str, ...]) -> TeamLimits:
-    """Quotas and guaranteed GPUs of the entities of a problem, in the order of `entities_of`, without jobs."""
+    """Quotas and guarantees of the entities of a problem, in the order of `entities_of`, without jobs."""
     entities, _ = entities_of(names, teams)
     row_of = {entity.id: row for row, entity in enumerate(entities)}
-    quota, guaranteed = np.full((len(entities), len(gpu_types)), np.inf), np.zeros((len(entities), len(gpu_types)))
+    named = {name: parted(name) for one in teams for name in (*one.quota, *one.guaranteed) if RESOURCE in name}
+    others = sorted(name for name, (kind, _) in named.items() if kind in gpu_types)
+    columns = (*gpu_types, *others)
+    quota, guaranteed = np.full((len(entities), len(columns)), np.inf), np.zeros((len(entities), len(columns)))
     for row, one in enumerate(teams):
-        for t, gpu_type in enumerate(gpu_types):
-            quota[row, t] = one.quota.get(gpu_type, np.inf)
-            guaranteed[row, t] = one.guaranteed.get(gpu_type, 0)
+        for k, name in enumerate(columns):
+            quota[row, k] = one.quota.get(name, np.inf)
+            guaranteed[row, k] = one.guaranteed.get(name, 0)
     parent = np.array([row_of.get(entity.parent, -1) for entity in entities], dtype=np.int64)
-    return TeamLimits(tuple(row_of), parent, quota, guaranteed, np.zeros(0, dtype=np.int64))
+    resources = tuple((gpu_types.index(named[name][0]), named[name][1]) for name in others)
+    per_gpu = np.zeros((0, len(resources)))
+    return TeamLimits(tuple(row_of), parent, quota, guaranteed, np.zeros(0, dtype=np.int64), resources, per_gpu)
+
+
+def limits_resources(teams: Iterable[Team]) -> bool:
+    """Whether any of these teams has limits of other resources than GPUs."""
+    return any(RESOURCE in name for one in teams for name in (*one.quota, *one.guaranteed))
 
 
 def any_limits(teams: Iterable[Team]) -> bool:

@@ -1,4 +1,4 @@
-"""Quotas and guaranteed GPUs of a tree of teams: how much of each GPU type a team may hold, and what is left for it.
+"""Quotas and guarantees of a tree of teams: how many GPUs, CPU cores and memory a team may hold, and what is left.
 
 Theory of operation. For one GPU type, let own_i be the GPUs of the jobs of team i itself, q_i its quota and f_i the
 GPUs that are guaranteed to it, as far as its jobs can use them now. Then, from the lowest teams up,
@@ -14,41 +14,70 @@ As rows of a linear program: for each team i and each set S of teams below it, n
 outside of S hold at most q_i − Σ_S f. These are too many rows to list, and few of them limit anything: `exceeded` finds
 one that given shares exceed. Those with an empty S are the quotas.
 
+The same holds for CPU cores and memory of the nodes of a type, each on its own: columns after those of GPU types. A job
+needs an amount of them with each of its GPUs; of two co-located jobs each needs its own.
+
 GPUs that other jobs hold anyway are subtracted (`less`): from the quotas, and from what is guaranteed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from gavelpy.model.arrays import Bools, Floats, Ints
-from gavelpy.model.problem import THOUSANDTHS, AllocationProblem
+from gavelpy.model.problem import AllocationProblem
 
 CLUSTER = -1  # in place of a team: all jobs
 NEGLIGIBLE = 1e-6  # GPUs
-
-
-@dataclass(frozen=True)
-class TeamRow:
-    """A constraint on shares: the jobs in a team, outside of some teams below it, hold at most so many GPUs."""
-
-    team: int  # or CLUSTER
-    without: tuple[int, ...] = ()  # ascending
+RESOURCE = ":"  # between a GPU type and a resource of its nodes, in the names of columns
 
 
 @dataclass(frozen=True, eq=False)
 class TeamLimits:
-    """Quotas and guaranteed GPUs of E teams on T GPU types, and the team of each of J jobs."""
+    """Quotas and guarantees of E teams on K columns, and the team of each of J jobs.
+
+    The first T columns are GPUs by type; the others are `resources` of the nodes of a type.
+    """
 
     names: tuple[str, ...]  # E
     parent: Ints  # (E,) row of the team above, -1 = none
-    quota: Floats  # (E, T) GPUs; infinite = no limit
-    guaranteed: Floats  # (E, T) GPUs
+    quota: Floats  # (E, K); infinite = no limit
+    guaranteed: Floats  # (E, K)
     team: Ints  # (J,) row of each job's team, -1 = none
+    resources: tuple[tuple[int, str], ...] = ()  # (K - T) GPU type and resource
+    per_gpu: Floats = field(default_factory=lambda: np.zeros((0, 0)))  # (J, K - T) of each job; unused without any
+
+    @property
+    def type_count(self) -> int:
+        """T."""
+        return int(self.quota.shape[1]) - len(self.resources)
+
+    def columns_of(self, gpu_type: int) -> list[tuple[int, int]]:
+        """The columns of resources of a type, and the column of `per_gpu` of each."""
+        return [(self.type_count + i, i) for i, (kind, _) in enumerate(self.resources) if kind == gpu_type]
+
+    def with_resources(self, gpus: Floats) -> Floats:
+        """What each job holds, (J, K), that holds these GPUs of each type (J, T)."""
+        if not self.resources:
+            return gpus
+        kinds = [kind for kind, _ in self.resources]
+        return np.column_stack([gpus, gpus[:, kinds] * self.per_gpu])
+
+    def needing(self, problem: AllocationProblem) -> TeamLimits:
+        """The same with what the problem's jobs need of each resource with each GPU, each alone."""
+        if not self.resources:
+            return self
+        alone = np.flatnonzero(problem.member_count[problem.member_configuration] == 1)[::-1]
+        found = np.zeros((problem.job_count, len(self.resources)))
+        for i, (_, name) in enumerate(self.resources):
+            if name in problem.resources:
+                rows = problem.member_configuration[alone]
+                amount = problem.occupied[rows, problem.resources.index(name)] / problem.gpus_occupied[rows]
+                found[problem.member_job[alone], i] = amount  # of several sizes, the first one counts
+        return replace(self, per_gpu=found)
 
     # The tree ---------------------------------------------------------------------------------------------------
 
@@ -62,7 +91,7 @@ class TeamLimits:
         return [np.flatnonzero(depth == d) for d in range(depth.max(initial=-1) + 1)]
 
     def of_teams(self, amounts: Floats, team: Ints) -> Floats:
-        """Sums of amounts (K, T) by the team of each, (E, T); without those of no team."""
+        """Sums of amounts (N, K) by the team of each, (E, K); without those of no team."""
         own = np.zeros((len(self.names), amounts.shape[1]))
         inside = team >= 0
         np.add.at(own, team[inside], amounts[inside])
@@ -103,14 +132,17 @@ class TeamLimits:
 
     def fits(self, gpus: Ints | Floats) -> Bools:
         """Whether jobs that need so many GPUs, (J,), can hold them within the quotas of their teams, (J, T)."""
-        most = np.vstack([self.largest, np.full(self.quota.shape[1], np.inf)])  # the last place: no team
-        return np.asarray(gpus[:, None] <= most[self.team])
+        most = np.vstack([self.largest, np.full(self.quota.shape[1], np.inf)])[self.team]  # the last place: no team
+        found = gpus[:, None] <= most[:, : self.type_count]
+        for i, (kind, _) in enumerate(self.resources):
+            found[:, kind] &= gpus * self.per_gpu[:, i] <= most[:, self.type_count + i] + NEGLIGIBLE
+        return np.asarray(found)
 
     # What is left -----------------------------------------------------------------------------------------------
 
     def of(self, rows: Ints) -> TeamLimits:
         """The same for some of the jobs."""
-        return replace(self, team=self.team[rows])
+        return replace(self, team=self.team[rows], per_gpu=self.per_gpu[rows] if self.resources else self.per_gpu)
 
     def less(self, own: Floats) -> TeamLimits:
         """What is left if jobs of each team, without the teams below it, hold these GPUs (E, T)."""
@@ -127,11 +159,22 @@ class TeamLimits:
         """
         most = gpus if most is None else most
         wanted = np.zeros_like(self.guaranteed)
-        for size in np.unique(gpus).tolist():
-            of_size = np.where(gpus == size, most, 0.0)
-            total = self.with_below(self.of_teams(of_size[:, None] * runs, self.team))
-            wanted += np.where(size <= self.guaranteed, total, 0.0)
+        amounts = self.with_resources(most[:, None] * runs)
+        whole = slice(0, self.type_count)
+        for columns, least in (
+            (whole, gpus),
+            *((slice(k, k + 1), gpus * self.per_gpu[:, k - self.type_count]) for k in self.of_resources),
+        ):
+            for size in np.unique(least).tolist():
+                of_size = np.where((least == size)[:, None], amounts[:, columns], 0.0)
+                total = self.with_below(self.of_teams(of_size, self.team))
+                wanted[:, columns] += np.where(size <= self.guaranteed[:, columns], total, 0.0)
         return replace(self, guaranteed=np.minimum(self.guaranteed, wanted))
+
+    @property
+    def of_resources(self) -> range:
+        """The columns of resources."""
+        return range(self.type_count, self.quota.shape[1])
 
     def usable_by(self, problem: AllocationProblem) -> TeamLimits:
         """With no more guaranteed than the problem's jobs can use, each alone in any of its sizes."""
@@ -171,7 +214,8 @@ class TeamLimits:
     @property
     def reserved(self) -> Floats:
         """GPUs of each type that are guaranteed in all, (T,)."""
-        return np.asarray(self.reserves(np.zeros_like(self.guaranteed))[1][self.parent < 0].sum(axis=0))
+        whole = self.reserves(np.zeros_like(self.guaranteed))[1][self.parent < 0].sum(axis=0)
+        return np.asarray(whole[: self.type_count])
 
     def loans(self, own: Floats, capacity: Floats) -> tuple[Floats, Floats]:
         """GPUs that each team borrows and lends while jobs of each team itself hold `own`, (E, T) each.
@@ -190,86 +234,6 @@ class TeamLimits:
                 excess = need[below, t] - self.guaranteed[below, t]
                 borrowed[below, t] = _from_the_largest(excess, float(lent[below, t].sum()))
         return borrowed, lent
-
-    # Rows of a problem ------------------------------------------------------------------------------------------
-
-    def quotas(self, problem: AllocationProblem) -> list[TeamRow]:
-        """The rows of quotas that can limit the problem's jobs."""
-        most = np.zeros(problem.job_count)
-        np.maximum.at(most, problem.member_job, problem.gpus_occupied[problem.member_configuration])
-        wanted = self.with_below(self.of_teams(most[:, None] * np.ones(len(problem.gpu_types)), self.team))
-        limits = (self.quota < np.minimum(wanted, problem.gpu_counts)).any(axis=1)
-        return [TeamRow(team) for team in np.flatnonzero(limits).tolist()]
-
-    def exceeded(self, problem: AllocationProblem, share: Floats) -> list[TeamRow]:
-        """Rows that these shares (C, T) exceed because of guaranteed GPUs; empty if they keep within all."""
-        if not self.guaranteed.any():
-            return []
-        first = problem.member_job[np.searchsorted(problem.member_configuration, np.arange(len(share)))]
-        gpus = problem.gpus_occupied[:, None] * share
-        need, reserve = self.reserves(self.of_teams(gpus, self.team[first]))
-        top = self.parent < 0
-        whole = gpus[self.team[first] < 0].sum(axis=0) + reserve[top].sum(axis=0)
-        found: dict[TeamRow, None] = {}
-        for team in (CLUSTER, *range(len(self.names))):
-            over = whole > problem.gpu_counts if team == CLUSTER else need[team] > self.quota[team]
-            more = whole - problem.gpu_counts if team == CLUSTER else need[team] - self.quota[team]
-            for t in np.flatnonzero(over & (more > NEGLIGIBLE)).tolist():
-                lacking = self._lacking(team, need[:, t], self.guaranteed[:, t])
-                if lacking:
-                    found[TeamRow(team, lacking)] = None
-        return list(found)
-
-    def _lacking(self, above: int, need: Floats, guaranteed: Floats) -> tuple[int, ...]:
-        """The highest teams below `above` that have less than is guaranteed to them."""
-        found: list[int] = []
-        look = np.flatnonzero(self.parent == above).tolist()
-        while look:
-            team = look.pop()
-            if guaranteed[team] > need[team] + NEGLIGIBLE:
-                found.append(team)
-            else:
-                look += np.flatnonzero(self.parent == team).tolist()
-        return tuple(sorted(found))
-
-    def with_rows(self, problem: AllocationProblem, rows: Sequence[TeamRow]) -> AllocationProblem:
-        """The problem with these rows as further resources: a job needs its GPUs of each row that counts it.
-
-        Two co-located jobs count for a team if one of them is in it, and as outside of others if both are.
-        """
-        if not rows:
-            return problem
-        columns = [self._counts(problem, row) for row in rows]
-        amounts = [self.amount(row, problem.gpu_counts) for row in rows]
-        capacity = np.floor(np.column_stack(amounts) * THOUSANDTHS + NEGLIGIBLE).astype(np.int64)
-        return replace(
-            problem,
-            team_rows=len(rows),
-            resources=(*problem.resources, *(self.title(row) for row in rows)),
-            capacity=np.column_stack([problem.capacity, capacity]),
-            demand=np.column_stack([problem.demand, np.column_stack(columns) * problem.demand[:, :1]]),
-        )
-
-    def amount(self, row: TeamRow, gpu_counts: Floats) -> Floats:
-        """GPUs of each type that a row allows, (T,)."""
-        most = gpu_counts if row.team == CLUSTER else np.minimum(self.quota[row.team], gpu_counts)
-        return np.asarray(np.maximum(most - self.guaranteed[list(row.without)].sum(axis=0), 0.0))
-
-    def title(self, row: TeamRow) -> str:
-        """The name of a row as a resource."""
-        whose = f"GPU of the quota of {self.names[row.team]}" if row.team != CLUSTER else "GPU"
-        others = ", ".join(self.names[team] for team in row.without)
-        return f"{whose} not guaranteed to {others}" if others else whose
-
-    def _counts(self, problem: AllocationProblem, row: TeamRow) -> Ints:
-        """Whether each configuration counts in a row, (C,) of 0 and 1."""
-        outside = np.zeros(len(self.team), dtype=np.bool_)
-        for team in row.without:
-            outside |= self.is_in(team)
-        counts, excluded = (np.zeros(problem.configuration_count, dtype=np.bool_) for _ in range(2))
-        np.logical_or.at(counts, problem.member_configuration, self.is_in(row.team)[problem.member_job])
-        np.logical_or.at(excluded, problem.member_configuration, outside[problem.member_job])
-        return np.asarray(counts & ~excluded, dtype=np.int64)
 
 
 def _in_proportion(amounts: Floats, limit: float) -> Floats:

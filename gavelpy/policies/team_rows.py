@@ -12,6 +12,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.model.team_limits import TeamLimits
+from gavelpy.model.team_problem import TeamProblem
 from gavelpy.policies.base import Policy, ProblemInput, uses_of
 from gavelpy.solve.solver import Solver
 
@@ -26,11 +27,11 @@ def allocate_within(
     if limits is None:
         return policy.allocate(problem, solver)
     check_counts_teams(policy)
-    limits = limits.fitted(problem.gpu_counts)
-    rows = limits.quotas(problem)
+    given = TeamProblem(limits.fitted(TeamProblem(limits, problem).capacity), problem)
+    rows = given.quotas()
     while True:
-        answer = policy.allocate(limits.with_rows(problem, rows), solver)
-        more = [row for row in limits.exceeded(problem, answer.share) if row not in rows]
+        answer = policy.allocate(given.with_rows(rows), solver)
+        more = [row for row in given.exceeded(answer.share) if row not in rows]
         if not more:
             return answer
         rows += more

@@ -13,7 +13,7 @@ import numpy as np
 from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import GPUS, THOUSANDTHS, AllocationProblem, Size
-from gavelpy.model.team_limits import TeamLimits
+from gavelpy.model.team_limits import RESOURCE, TeamLimits
 from gavelpy.traces.fields import JsonText
 
 
@@ -114,16 +114,21 @@ def limits_of_entities(
     if not any(one.quota or one.guaranteed for one in entities):
         return None
     column = {name: t for t, name in enumerate(problem.gpu_types)}
+    of_nodes = {f"{t}{RESOURCE}{name}" for t in problem.gpu_types for name in problem.resources[1:]}
+    named = sorted({name for one in entities for name in (*one.quota, *one.guaranteed)} & of_nodes)
+    column |= {name: len(problem.gpu_types) + k for k, name in enumerate(named)}
     quota, guaranteed = np.full((len(entities), len(column)), np.inf), np.zeros((len(entities), len(column)))
     for i, one in enumerate(entities):
         for field, values in (("quota", quota), ("guaranteed", guaranteed)):
             for name, amount in getattr(one, field).items():
                 if name not in column:
-                    known = ", ".join(problem.gpu_types)
+                    known = ", ".join([*problem.gpu_types, *sorted(of_nodes)])
                     raise document.error(("entities", i, field, name), f"of a GPU type of the cluster ({known})", name)
                 values[i, column[name]] = _amount(document, ("entities", i, field, name), amount)
     names = tuple(one.id for one in entities)
-    limits = TeamLimits(names, problem.entity_parent, quota, guaranteed, problem.entity)
+    parts = [name.rpartition(RESOURCE) for name in named]
+    resources = tuple((problem.gpu_types.index(kind), resource) for kind, _, resource in parts)
+    limits = TeamLimits(names, problem.entity_parent, quota, guaranteed, problem.entity, resources).needing(problem)
     need, part = limits.reserves(np.zeros_like(guaranteed))
     for i, t in np.argwhere(part > quota).tolist():
         raise document.error(("entities", i, "quota"), f"at least the {part[i, t]:g} guaranteed", quota[i, t])

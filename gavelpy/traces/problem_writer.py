@@ -11,7 +11,7 @@ import numpy as np
 from gavelpy.model.arrays import VALUE_MAX
 from gavelpy.model.completion_value import text_of
 from gavelpy.model.problem import THOUSANDTHS, AllocationProblem
-from gavelpy.model.team_limits import TeamLimits
+from gavelpy.model.team_limits import RESOURCE, TeamLimits
 from gavelpy.traces.problem_json import DEFAULTS, NUMBERS
 
 
@@ -83,7 +83,10 @@ def _entity(problem: AllocationProblem, row: int, limits: TeamLimits | None) -> 
     found: dict[str, Any] = {"id": one.id, "weight": one.weight, "policy": str(one.policy)}
     found |= {"parent": one.parent} if one.parent else {}
     if limits is not None:
-        quota = dict(zip(problem.gpu_types, limits.quota[row].tolist(), strict=True))
+        others = (f"{problem.gpu_types[kind]}{RESOURCE}{name}" for kind, name in limits.resources)
+        columns = (*problem.gpu_types, *others)
+        quota = dict(zip(columns, limits.quota[row].tolist(), strict=True))
         found["quota"] = {name: amount for name, amount in quota.items() if math.isfinite(amount)}
-        found["guaranteed"] = _by_type(problem, limits.guaranteed[row].tolist())
+        guaranteed = zip(columns, limits.guaranteed[row].tolist(), strict=True)
+        found["guaranteed"] = {name: amount for name, amount in guaranteed if amount}
     return found

@@ -13,6 +13,7 @@ from gavelpy.mechanism.teams import Team, entities_of, limits_of
 from gavelpy.model.arrays import Bools, Floats
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.model.team_limits import TeamLimits
+from gavelpy.model.team_problem import TeamProblem
 from gavelpy.policies.base import equal_share_rate, policy_named, registered
 from gavelpy.policies.hierarchical import Hierarchical
 from gavelpy.policies.team_rows import allocate_within
@@ -89,7 +90,7 @@ def test_max_min_reaches_the_level_of_the_whole_program(seed: int) -> None:
     answer = allocate_within(policy, problem, limits)
 
     within = limits.fitted(problem.gpu_counts)
-    assert not within.exceeded(problem, answer.share)
+    assert not TeamProblem(within, problem).exceeded(answer.share)
     own = within.of_teams(problem.gpus_asked[:, None] * answer.share, within.team)
     assert (within.with_below(own) <= within.quota + 1e-6).all()
     if (counts := answer.problem.can_run).any():

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gavelpy.mechanism.gpus import NONE
+from gavelpy.mechanism.gpus import NONE, GpuPool
 from gavelpy.mechanism.lifecycle import LAST_ALIVE, JobState
 from gavelpy.mechanism.team_plan import held, limits_of_jobs
+from gavelpy.mechanism.teams import RESOURCES, parted
 from gavelpy.model.arrays import Floats
-from gavelpy.model.team_limits import CLUSTER, TeamLimits, TeamRow
+from gavelpy.model.problem import THOUSANDTHS
+from gavelpy.model.team_limits import CLUSTER, NEGLIGIBLE, RESOURCE, TeamLimits
+from gavelpy.model.team_problem import WORDS, TeamRow, title
 
 if TYPE_CHECKING:
     from gavelpy.runtime.daemon.queries.state import SchedulerState
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 class TeamLimitStatus:
     """Limits of a team on one GPU type, and what it holds there with the teams below it."""
 
-    gpu_type: str  # which the cluster may not have
+    gpu_type: str  # which the cluster may not have; or a resource of its nodes, as "v100:cpus"
     quota: int  # -1 = no limit
     guaranteed: int
     held: int
@@ -98,10 +101,13 @@ def team_notes(scheduler: SchedulerState, job: int) -> list[str]:
     above = found.limits.above(int(limits_of_jobs(core.jobs, core.pool, core.settings, np.array([row])).team[0]))
     types = np.flatnonzero(core.jobs.rate[row] > 0) if waits else core.jobs.lease_type[[row]]
     notes = []
-    for t, team in ((t, team) for t in types.tolist() for team in above):
+    columns = [(t, k, i) for t in types.tolist() for k, i in ((t, -1), *found.limits.columns_of(t))]
+    needs = limits_of_jobs(core.jobs, core.pool, core.settings, np.array([row]), found.columns[: found.type_count])
+    for t, i, team in ((k, i, team) for _, k, i in columns for team in above):
         status, name = found.on_type(team, t), found.limits.names[team]
-        if status.quota >= 0 and (not waits or status.held + core.jobs.gpus[row] > status.quota):
-            worth = _worth(status.marginal_value, "GPU of this quota")
+        needed = core.jobs.gpus[row] * (1.0 if i < 0 else needs.per_gpu[0, i])
+        if status.quota >= 0 and needed and (not waits or status.held + needed > status.quota):
+            worth = _worth(status.marginal_value, f"{WORDS[parted(status.gpu_type)[1]]} of this quota")
             notes.append(f"team {name} holds {status.held} of its quota of {status.quota} {status.gpu_type}{worth}")
         if status.borrowed and not waits:
             lenders = f"{status.borrowed} {status.gpu_type} of team {found.lenders(team, t)}"
@@ -115,23 +121,41 @@ def _worth(price: float, what: str) -> str:
     return f"; one more {what} raises the objective by {price:.3g}" if price > 0 else ""
 
 
+def _whole(amount: float) -> int:
+    """An amount for people, rounded up."""
+    return math.ceil(amount - NEGLIGIBLE)
+
+
+def _of_nodes(pool: GpuPool, kind: int, resource: int) -> float:
+    """What the nodes of a type have of a resource."""
+    nodes = np.unique(pool.node_of[pool.usable & (pool.type_of == kind)]).tolist()
+    return float(sum(pool.node_amounts[node][resource] for node in nodes)) / THOUSANDTHS
+
+
 class _Limits:
     """Limits of teams, and what they hold now."""
 
     def __init__(self, scheduler: SchedulerState) -> None:
         core, self._engine = scheduler.core, scheduler.engine
         jobs, pool = core.jobs, core.pool
-        named = {gpu_type for team in core.settings.teams for gpu_type in (*team.quota, *team.guaranteed)}
-        self.gpu_types = (*pool.gpu_types, *sorted(named - set(pool.gpu_types)))
-        self._shown = [t for t, gpu_type in enumerate(self.gpu_types) if gpu_type in named]
-        self.limits: TeamLimits = limits_of_jobs(jobs, pool, core.settings, jobs.leased, self.gpu_types)
+        named = {name for team in core.settings.teams for name in (*team.quota, *team.guaranteed)}
+        types = (*pool.gpu_types, *sorted({parted(name)[0] for name in named} - set(pool.gpu_types)))
+        self.limits: TeamLimits = limits_of_jobs(jobs, pool, core.settings, jobs.leased, types)
+        self.columns = (*types, *(f"{types[kind]}{RESOURCE}{name}" for kind, name in self.limits.resources))
+        self._shown = [k for k, name in enumerate(self.columns) if name in named]
         none = replace(self.limits, team=np.where(self.limits.team < 0, 0, -1))
         own = held(jobs, self.limits, jobs.leased)
         others: Floats = held(jobs, none, jobs.leased).sum(axis=0)
-        capacity = np.zeros(len(self.gpu_types))
+        capacity = np.zeros(len(self.columns))
         capacity[: len(pool.counts)] = pool.counts
+        capacity[len(types) :] = [_of_nodes(pool, kind, RESOURCES.index(name)) for kind, name in self.limits.resources]
         self._held = self.limits.with_below(own)
         self._borrowed, self._lent = self.limits.loans(np.vstack([own, others]), capacity)
+
+    @property
+    def type_count(self) -> int:
+        """How many of the columns are GPU types."""
+        return self.limits.type_count
 
     def of_team(self, team: int) -> list[TeamLimitStatus]:
         """The status of a team on the types with a limit of any team."""
@@ -139,15 +163,16 @@ class _Limits:
 
     def on_type(self, team: int, t: int) -> TeamLimitStatus:
         """The status of a team on a type."""
-        quota, title = self.limits.quota[team, t], self.limits.title(TeamRow(team))
+        kind, resource = parted(self.columns[t])
+        quota, row = self.limits.quota[team, t], title(self.limits.names, TeamRow(team, (), resource))
         return TeamLimitStatus(
-            gpu_type=self.gpu_types[t],
+            gpu_type=self.columns[t],
             quota=int(quota) if math.isfinite(quota) else -1,
             guaranteed=int(self.limits.guaranteed[team, t]),
-            held=int(self._held[team, t]),
-            borrowed=int(self._borrowed[team, t]),
-            lent=int(self._lent[team, t]),
-            marginal_value=self._engine.resource_prices.get((self.gpu_types[t], title), 0.0),
+            held=_whole(self._held[team, t]),
+            borrowed=_whole(self._borrowed[team, t]),
+            lent=_whole(self._lent[team, t]),
+            marginal_value=self._engine.resource_prices.get((kind, row), 0.0),
         )
 
     def lenders(self, team: int, t: int) -> str:
@@ -157,7 +182,8 @@ class _Limits:
 
     def price(self, t: int) -> float:
         """What one more GPU of a type that is not guaranteed to others is worth, by the last allocation."""
-        rows = f"{self.limits.title(TeamRow(CLUSTER))} not guaranteed"
+        gpu_type, resource = parted(self.columns[t])
+        rows = f"{title(self.limits.names, TeamRow(CLUSTER, (), resource))} not guaranteed"
         prices = self._engine.resource_prices.items()
-        of_type = [price for (kind, row), price in prices if kind == self.gpu_types[t] and row.startswith(rows)]
+        of_type = [price for (kind, row), price in prices if kind == gpu_type and row.startswith(rows)]
         return max(of_type, default=0.0)
