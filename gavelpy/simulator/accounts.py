@@ -2,7 +2,7 @@
 
 The time of a lease is divided when the lease ends. Before its first step, a job starts, moves and loads; after it, the
 job works and saves. Work is divided by the steps that were made: see `UsefulTime`. Steps that count took `useful` time,
-lost steps took `lost_work` time, and the rest is `slowdown`, which is negative where jobs run faster than stated.
+lost steps took `lost_work` time, and the rest is `slowdown`: time that the same steps would not take at stated rates.
 
 The parts of all leases add up to the GPU time under lease of the history, and with idle GPUs and GPUs of absent nodes
 to the capacity.

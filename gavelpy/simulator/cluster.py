@@ -356,7 +356,7 @@ class VirtualCluster(VirtualLeases):
     def _finished(self, row: int, now_s: float) -> LeaseEnded:
         worked_s = self.steps.worked_s(self, np.array([row]), now_s, self.accounts.first_step_s[row : row + 1]).item()
         steps = self.steps_total.item(row) - self.steps_at_start.item(row)
-        self.useful.add_one(row, steps, self.rate.item(row) / self.factor.item(row))
+        self.useful.add_one(row, steps, self.rate.item(row) / min(self.factor.item(row), 1.0))
         self.steps_at_start[row] = self.steps_total[row]
         self.accounts.ended_one(row, now_s, worked_s, self.useful.gpu_s.item(row))
         rows, leases = np.array([row]), self.lease[row : row + 1].copy()

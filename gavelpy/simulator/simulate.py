@@ -120,7 +120,7 @@ class Simulation(VirtualScheduler):
         self.recorded = deque(recorded)
         self.idle_answers = 0  # in a row, while no job had a lease
         self.stall = Stall(len(trace))
-        self.capacity = CapacityMeter()
+        self.capacity = CapacityMeter(self)
         self.observers: list[Observer] = [self.history.apply, self.stall, self.capacity, *observers]
         self.estimation = estimation
         self.throughputs = engine.throughputs if throughputs is None else throughputs  # true rates

@@ -1,7 +1,8 @@
 """Useful GPU time: the time that a job's GPUs spent on the steps that the job kept.
 
 A job makes steps in segments of one rate. A segment of `steps` steps counts `steps` / rate x GPUs, at the rate without
-the slowdowns of conditions, so starts, checkpoints, moves, unfinished steps and slowdowns count nothing. Steps after
+the slowdowns of conditions, so starts, checkpoints, moves, unfinished steps and slowdowns count nothing. Where
+conditions make a job faster than stated, its actual rate counts, so useful time never exceeds leased time. Steps after
 the last checkpoint that a lost node destroys, or that a job without checkpoints repeats, are taken out again. Two jobs
 that make steps on the same GPUs count half of them each, because leased time counts a shared GPU once.
 """
@@ -63,5 +64,5 @@ class UsefulTime:
         """GPU-seconds of each job up to now, (J,), also of steps since the last change of a rate."""
         running, found = (cluster.lease >= 0).nonzero()[0], self.gpu_s.copy()
         made = cluster.steps_of(running, now_s) - cluster.steps_at_start[running]
-        found[running] += self.of(running, made, cluster.nominal_rate(running))
+        found[running] += self.of(running, made, cluster.useful_rate(running))
         return found

@@ -85,6 +85,11 @@ class VirtualLeases(SharedGpus):
         rate: Floats = self.rate[rows] / self.factor[rows]
         return rate
 
+    def useful_rate(self, rows: Ints) -> Floats:
+        """Steps/s of these jobs now, or without the slowdowns of conditions if that is more: see `UsefulTime`."""
+        rate: Floats = self.rate[rows] / np.minimum(self.factor[rows], 1.0)
+        return rate
+
     def count_again(self, rows: Ints, now_s: float) -> None:
         """Counts the steps of these running jobs from now on, on top of those that are done."""
         self._book(rows, now_s)
@@ -95,7 +100,7 @@ class VirtualLeases(SharedGpus):
         """Counts the steps of these jobs up to now as done, and their useful time."""
         self.steps.book_saves(self, rows, now_s)
         steps = self.steps_of(rows, now_s)
-        self.useful.add(rows, steps - self.steps_at_start[rows], self.nominal_rate(rows))
+        self.useful.add(rows, steps - self.steps_at_start[rows], self.useful_rate(rows))
         self.steps_at_start[rows] = steps
 
     def _expect_finish(self, rows: Ints) -> None:

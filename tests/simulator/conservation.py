@@ -1,8 +1,9 @@
 """What every simulation must conserve, checked from its events alone: an observer that the builders attach.
 
-GPUs: at each time leased + idle + absent = capacity, no GPU is under two leases (two jobs that share one: three), and a
-lease has GPUs of one type, present and as many as the job may have. Steps: they only grow under a lease, never beyond
-the job's total or what its rate gives in the time of the lease. Jobs: each one finishes, is cancelled, or has a reason.
+GPUs: at each time leased + idle + closed + absent = capacity, no GPU is under two leases (two jobs that share one:
+three), and a lease has GPUs of one type, present and as many as the job may have. Steps: they only grow under a lease,
+never beyond the job's total or what its rate gives in the time of the lease.
+Jobs: each one finishes, is cancelled, or has a reason.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Conservation:
         self.submitted = 0
         self.lost: dict[str, int] = {}  # GPUs of lost nodes
         self.saved: dict[int, float] = {}  # steps of each job at the last stop
-        self.leased_gpu_s = self.absent_gpu_s = self.capacity_gpu_s = self.now_s = 0.0
+        self.leased_gpu_s = self.absent_gpu_s = self.capacity_gpu_s = self.closed_gpu_s = self.now_s = 0.0
 
     def __call__(self, event: Event, now_s: float) -> None:
         """Checks an event, before the core applies it."""
@@ -89,7 +90,10 @@ class Conservation:
         assert math.isclose(hours["capacity"] * 3600, self.capacity_gpu_s, **near), "capacity"
         assert math.isclose(hours["down"] * 3600, self.absent_gpu_s, **near), "GPU time of lost nodes"
         idle_gpu_s = self.capacity_gpu_s - self.absent_gpu_s - self.leased_gpu_s
-        assert abs(hours["idle"] * 3600 - idle_gpu_s) <= 1e-6 * (self.capacity_gpu_s + 1.0), "idle GPU time"
+        free_gpu_s = (hours["idle"] + hours["closed"]) * 3600
+        assert abs(free_gpu_s - idle_gpu_s) <= 1e-6 * (self.capacity_gpu_s + 1.0), "free GPU time"
+        assert math.isclose(hours["closed"] * 3600, self.closed_gpu_s, **near), "GPU time of closed nodes"
+        assert not found.efficiency > 1.0 + ROUNDING, "more useful GPU time than leased"
         parts = math.fsum(value for name, value in hours.items() if name != "capacity")
         assert math.isclose(parts, hours["capacity"], **near), f"the uses of GPU time do not add up: {hours}"
         if self.leased_gpu_s > 0 and not self.absent_gpu_s:
@@ -108,6 +112,11 @@ class Conservation:
             self.capacity_gpu_s += elapsed_s * present
             self.absent_gpu_s += elapsed_s * sum(self.lost.values())
             self.leased_gpu_s += elapsed_s * len(self.jobs_on)
+            pool = self.simulation.core.pool
+            if not pool.usable.all():
+                gone = np.isin(np.array(pool.node_ids)[pool.node_of], list(self.lost))
+                closed = np.flatnonzero(~pool.usable & (pool.job < 0) & ~gone).tolist()
+                self.closed_gpu_s += elapsed_s * sum(not self.jobs_on.get(gpu) for gpu in closed)
             self.now_s = now_s
 
     def _started(self, event: LeaseStarted, now_s: float) -> None:

@@ -85,7 +85,7 @@ def test_idle_time_that_is_not_there_is_found() -> None:
     wrong = replace(result, metrics=replace(result.metrics, gpu_hours=hours | {"idle": hours["idle"] + 0.01}))
 
     conservation.check(result)
-    with pytest.raises(AssertionError, match="idle GPU time"):
+    with pytest.raises(AssertionError, match="free GPU time"):
         conservation.check(wrong)
 
 

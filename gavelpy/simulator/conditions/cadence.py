@@ -62,7 +62,7 @@ class PeriodicSaves(StepCount):
         is_new = (saved_s > 0) & (saved_s >= counted_s) & (steps > cluster.steps_saved[rows])
         rows, steps = rows[is_new], steps[is_new]
         cluster.steps_saved[rows] = steps
-        cluster.useful.save(rows, steps - cluster.steps_at_start[rows], cluster.nominal_rate(rows))
+        cluster.useful.save(rows, steps - cluster.steps_at_start[rows], cluster.useful_rate(rows))
 
     def _work_s(self, rows: Ints, first_s: Floats, until_s: float | Floats) -> Floats:
         """Work of these jobs from their first steps until a time."""

@@ -122,3 +122,26 @@ def test_ablations_keep_the_random_numbers_of_all_other_causes() -> None:
     assert set(failed) == set(all_failed)  # the same jobs fail
     assert all(all_failed[job] >= failed[job] - 1e-6 for job in failed)  # at the same work, so not earlier
     assert sum(all_failed[job] == failed[job] for job in failed) > 10
+
+
+def test_free_gpus_under_maintenance_are_closed() -> None:
+    conditions = Conditions(FREE, maintenance=(causes.Maintenance(begin_s=1800.0, length_s=900.0),))
+    trace = make_trace(make_job("a", steps=3600.0))
+
+    hours = make_simulation(trace, "v100:2", "fifo", under(conditions)).run().metrics.gpu_hours
+
+    assert hours["closed"] == pytest.approx(2 * 900.0 / 3600.0)
+    assert hours["idle"] == pytest.approx(1.0)  # the second GPU
+
+
+def test_fast_leases_are_no_more_useful_than_their_time() -> None:
+    conditions = Conditions(FREE, rates=causes.RateVariation(noise_sigma=0.4))
+    trace = make_trace(*(make_job(f"j{k}", steps=3600.0) for k in range(20)))
+
+    result = make_simulation(trace, "v100:20", "fifo", under(conditions)).run()
+
+    runs_s = result.jobs["finish_s"].to_numpy(dtype=float)
+    useful_s = np.minimum(runs_s, 3600.0)  # at the stated rate, or as fast as it was
+    assert (runs_s < 3600.0).any()
+    assert result.metrics.efficiency == pytest.approx(useful_s.sum() / runs_s.sum())
+    assert result.metrics.gpu_hours["slowdown"] == pytest.approx((runs_s - useful_s).sum() / 3600.0)
