@@ -118,7 +118,7 @@ def why_not_in_words(core: SchedulerCore, row: int) -> str:
     found = relocation(planner, row, planner.free_gpus, jobs.leased, none)
     if found is None:
         return "no moves of running jobs would free them"
-    movers = " and ".join(jobs.specs[job].id for job in found.places if job != row)
+    movers = " and ".join(f"job {jobs.ids.serial(job)}" for job in found.places if job != row)
     return f"a move of {movers} would free them, {_balance(found.worth_gpu_s, found.cost_gpu_s)}"
 
 
@@ -128,11 +128,9 @@ def moved_in_words(core: SchedulerCore, row: int) -> list[str]:
     notes = []
     if row in jobs.moved:
         move = jobs.moved[row]
-        gang = jobs.ids.row(move.gang)
-        name = jobs.specs[gang].id if gang >= 0 else f"job {move.gang}"
-        what = f"moved at {move.at_s:g} s to free {move.gpus} GPUs in one place for {name}"
+        what = f"moved at {move.at_s:g} s to free {move.gpus} GPUs in one place for job {move.gang}"
         notes.append(f"{what}, {_balance(move.worth_gpu_s, move.cost_gpu_s)}")
-    for_it = [jobs.specs[other].id for other, move in jobs.moved.items() if move.gang == serial]
+    for_it = [f"job {jobs.ids.serial(other)}" for other, move in jobs.moved.items() if move.gang == serial]
     return [*notes, f"moved to free GPUs in one place for this job: {', '.join(for_it)}"] if for_it else notes
 
 

@@ -5,7 +5,7 @@ Each job takes its GPUs, and what it needs with them of the CPU cores and memory
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -28,7 +28,7 @@ class TeamRoom:
         team, per_gpu = everyone.team, everyone.per_gpu
         self._capacity, self._team = capacity, team.tolist()
         self._per_gpu = per_gpu.tolist()
-        self._columns = [[(t, -1), *limits.columns_of(t)] for t in range(limits.type_count)]
+        self._columns = [limits.columns_of(t) for t in range(limits.type_count)]
         self._plain = _Ledger(limits, capacity)
         self._strict = None if strict is None else _Ledger(strict, capacity)
         self._barred: list[bool] = barred.tolist()
@@ -38,7 +38,8 @@ class TeamRoom:
         """Whether a job or pair may take so many GPUs, with the CPU cores and memory that it needs."""
         is_barred = self._strict is not None and (self._barred[job] or (partner >= 0 and self._barred[partner]))
         ledger = self._strict if is_barred and self._strict is not None else self._plain
-        return all(ledger.fits(*entry) for entry in self._entries(gpu_type, gpus, job, partner))
+        entries = self._entries(gpu_type, gpus, job, partner)
+        return ledger.fits(*entries[0]) if len(entries) == 1 else all(ledger.fits(*entry) for entry in entries)
 
     def take(self, gpu_type: int, gpus: int, job: int, partner: int = -1) -> None:
         """Books the GPUs of a job or pair."""
@@ -54,18 +55,19 @@ class TeamRoom:
         for entry in self._taken:
             self._plain.book(*entry)
 
-    def _entries(self, gpu_type: int, gpus: int, job: int, partner: int) -> Iterator[_Entry]:
+    def _entries(self, gpu_type: int, gpus: int, job: int, partner: int) -> Sequence[_Entry]:
         """What a job or pair takes of each column; of other resources than GPUs, each of a pair its own."""
-        teams = (self._team[job],) if partner < 0 else (self._team[job], self._team[partner])
+        of_gpus = {self._team[job]: float(gpus)}
+        if partner >= 0:
+            of_gpus[self._team[partner]] = float(gpus)
+        found: list[_Entry] = [(gpu_type, of_gpus, False)]
         for column, i in self._columns[gpu_type]:
-            if i < 0:
-                yield column, dict.fromkeys(teams, float(gpus)), False
-                continue
             amounts: dict[int, float] = {}
             for row in (job, partner) if partner >= 0 else (job,):
                 amounts[self._team[row]] = amounts.get(self._team[row], 0.0) + gpus * self._per_gpu[row][i]
             if any(amounts.values()):
-                yield column, amounts, True
+                found.append((column, amounts, True))
+        return found
 
 
 class _Ledger:

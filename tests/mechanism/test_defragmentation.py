@@ -80,9 +80,11 @@ def test_a_job_moves_where_that_costs_less_than_the_gang_would_wait() -> None:
     assert core.jobs.stopping[mover] >= 0
     assert core.jobs.moved[mover].cost_gpu_s == 238.0
     assert core.jobs.moved[mover].worth_gpu_s == 240.0
-    text = "moved at 10 s to free 4 GPUs in one place for gang, worth 240 GPU s less of waiting, at a cost of 238 GPU s"
+    text = (
+        "moved at 10 s to free 4 GPUs in one place for job 4, worth 240 GPU s less of waiting, at a cost of 238 GPU s"
+    )
     assert moved_in_words(core, mover) == [text]
-    assert moved_in_words(core, GANG) == [f"moved to free GPUs in one place for this job: pair-{mover}"]
+    assert moved_in_words(core, GANG) == [f"moved to free GPUs in one place for this job: job {mover}"]
 
 
 @pytest.mark.parametrize(
