@@ -25,6 +25,7 @@ from gavelpy.cli.output import (
 )
 from gavelpy.cli.parsing import teams as teams_in
 from gavelpy.cli.parsing import writable_file
+from gavelpy.cli.progress import shown_progress
 
 if TYPE_CHECKING:
     from gavelpy.simulator.past.whatif import Summary, WhatIfAnswer
@@ -151,9 +152,10 @@ def whatif(
         {} if round_s is None else {"round_s": round_s},
         gpus_per_node,
     )
-    found = what_if(
-        journal, change, since=since, until=until, recorded_policy=recorded_policy, seeds=seeds, progress=None
-    )
+    with shown_progress(quiet=output is Output.JSON) as progress:
+        found = what_if(
+            journal, change, since=since, until=until, recorded_policy=recorded_policy, seeds=seeds, progress=progress
+        )
     for warning in found.warnings:
         notify(f"warning: {warning}")
     if report is not None:

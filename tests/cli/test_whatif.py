@@ -73,6 +73,15 @@ def test_a_mistake_is_one_line(gavel: Gavel, journal: str, options: tuple[str, .
     assert answer.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("options", [("--until", "1"), ("--cluster", "-2 v100,-2 k80", "--seeds", "0")])
+def test_an_answer_without_jobs_has_no_numbers(gavel: Gavel, journal: str, options: tuple[str, ...]) -> None:
+    answer = gavel("whatif", "--journal", journal, "--recorded-policy", "fifo", *options)
+
+    assert answer.code == 0
+    assert "No job ends both in the journal and in all replays" in answer.out
+    assert "nan" not in answer.out
+
+
 def test_a_missing_journal_is_one_line(gavel: Gavel) -> None:
     answer = gavel("whatif", "--journal", "none.sqlite")
 

@@ -80,7 +80,7 @@ class Replay(VirtualScheduler):
     """One run. Call `run` once."""
 
     def __init__(
-        self, work: Work, change: Change, noise: Noise, progress: Callable[[float], None] | None = None
+        self, work: Work, change: Change, noise: Noise, progress: Callable[[int, float], None] | None = None
     ) -> None:
         observed = work.observed
         core = copied(observed.core)
@@ -178,7 +178,7 @@ class Replay(VirtualScheduler):
                 self._input(self.inputs.popleft()[1])
             self.advance()
             if self.progress is not None:
-                self.progress(self.now_s)
+                self.progress(self.core.jobs.count - len(self.core.jobs.active), self.now_s)
         self._count_offered()
         self.ledger.close(self.core, self.now_s)
         return Replayed(

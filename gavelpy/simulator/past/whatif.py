@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from gavelpy.simulator.past.learned import learn
 from gavelpy.simulator.past.observed import NOTHING, Ledger, ObservedJournal, observe
 from gavelpy.simulator.past.replay import Replay, Replayed
 from gavelpy.simulator.past.work import Noise, Work, work_of
+from gavelpy.simulator.simulate import Progress
 from gavelpy.statistics import MeanInterval, paired_difference, paired_over_jobs
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ SEEDS = 5
 MOST = 5  # affected jobs that are named
 UNCHANGED = "unchanged"
 _NAMED_MAX = 3
-Progress = Callable[[str, float], None]  # what runs, and its time
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,8 @@ class WhatIfAnswer:
     @property
     def sentence(self) -> str:
         """The answer in one sentence."""
+        if not (self.recorded if self.change.is_nothing else self.baseline).jobs:
+            return "No job ends both in the journal and in all replays, so there is nothing to compare."
         if self.change.is_nothing:
             off = self.deviations["avg_jct_s"]
             return (
@@ -167,6 +169,7 @@ def what_if(
 
     `since` and `until` are dates (`2026-11-01`, `2026-11-01T08:00`) or seconds since the journal began. `seeds`: pairs
     of replays with noise, in addition to the pair without. Reads the journal only, also while its scheduler runs.
+    `progress` is called as by `simulate`, for each replay.
     """
     if not 0 <= seeds <= 1000:
         raise InvalidInput(f"seeds must be in [0, 1000], got {seeds!r}")
@@ -191,8 +194,13 @@ def _count(change: Change, seeds: int) -> int:
 
 
 def _run(work: Work, change: Change, noise: Noise, progress: Progress | None) -> Replayed:
-    label = change.label + (f", seed {noise.seed}" if noise.seed else "")
-    return Replay(work, change, noise, None if progress is None else lambda now_s: progress(label, now_s)).run()
+    label, total = change.label + (f", seed {noise.seed}" if noise.seed else ""), len(work.serials)
+
+    def show(done: int, now_s: float) -> None:
+        if progress is not None:
+            progress(label, done, total, now_s - work.observed.start_s)
+
+    return Replay(work, change, noise, None if progress is None else show).run()
 
 
 def _compared(work: Work, change: Change, runs: Sequence[Sequence[Replayed]]) -> WhatIfAnswer:

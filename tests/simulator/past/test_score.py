@@ -61,11 +61,11 @@ def test_forecasts_are_exact_where_nothing_is_uncertain() -> None:
 
 def test_intervals_use_only_what_was_known_at_the_time() -> None:
     recording = noisy_journal("fifo", 1, 3.0, 40)
-    whole = score_forecasts(recording, times=30).forecasts
+    whole = score_forecasts(recording, times=20).forecasts
     cut = [(now_s, event) for now_s, event in recording.events if now_s <= whole[len(whole) // 2].at_s]
 
     at = {one.at_s for one in whole}
-    half = score_forecasts(Recording("cut", cut, policy=recording.policy), times=30).forecasts
+    half = score_forecasts(Recording("cut", cut, policy=recording.policy), times=20).forecasts
 
     assert all(math.isnan(one.low_s) or one.low_s <= one.high_s for one in whole)
     assert max(one.at_s for one in half) <= max(at)

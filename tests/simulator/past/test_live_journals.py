@@ -1,0 +1,62 @@
+"""Journals of live runs, replayed: unchanged they repeat each lease, also where two decisions are nearly as good.
+
+Each has 12 jobs of 8 to 30 s on six GPUs of three types, with rounds of 5 s, as in tests/runtime/live/test_whatif.py.
+Commands, directories and evidence of jobs are left out.
+"""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from gavelpy.journal.recording import Recording, read_recording
+from gavelpy.simulator.past.change import Change
+from gavelpy.simulator.past.observed import Ledger
+from gavelpy.simulator.past.replay import Replay
+from gavelpy.simulator.past.whatif import what_if
+from gavelpy.simulator.past.work import Noise
+from tests.simulator.past.builders import work_in
+
+FIXTURES = Path(__file__).with_name("fixtures")
+
+
+def live(name: str, directory: Path) -> Recording:
+    path = directory / f"{name}.journal"
+    path.write_bytes(gzip.decompress((FIXTURES / f"{name}.journal.gz").read_bytes()))
+    return read_recording(path)
+
+
+def started(ledger: Ledger) -> list[tuple[int, str, int]]:
+    leases = [one for one in ledger.leases.values() if one.started_s > 0]
+    return [(one.job, one.gpu_type, one.gpus) for one in sorted(leases, key=lambda one: (one.started_s, one.job))]
+
+
+@pytest.mark.parametrize("policy", ["finish_time_fairness", "max_min_fairness"])
+def test_an_unchanged_replay_repeats_each_lease_of_a_live_run(policy: str, tmp_path: Path) -> None:
+    work = work_in(live(policy, tmp_path))
+
+    replayed = Replay(work, Change(), Noise()).run()
+
+    assert started(replayed.ledger) == started(work.observed.ledger)
+    jct_s = [replayed.ledger.jobs[row].jct_s for row in range(12)]
+    assert jct_s == pytest.approx([job.jct_s for job in work.seen], rel=0.01)
+
+
+def test_more_gpus_for_a_live_run_have_an_interval(tmp_path: Path) -> None:
+    answer = what_if(live("max_min_fairness", tmp_path), Change(gpus={"v100": 2}), seeds=0)
+
+    one = answer.differences["avg_jct_s"]
+    assert one.low < one.mean < one.high < 0
+    assert answer.warnings == ()
+
+
+def test_a_lease_that_was_withdrawn_before_its_start_does_not_change_the_work_of_its_job(tmp_path: Path) -> None:
+    """Job 7 ended while its next lease was granted already: the end of that one reports steps of a checkpoint."""
+    work = work_in(live("max_min_fairness", tmp_path))
+
+    seen = work.observed.ledger
+    withdrawn = [one for one in seen.leases.values() if one.job == 7 and not one.started_s > 0]
+    assert len(withdrawn) == 1
+    assert withdrawn[0].steps_end < seen.jobs[7].steps == seen.jobs[7].spec.steps_total
