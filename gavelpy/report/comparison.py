@@ -79,6 +79,8 @@ class ComparedMetrics(Protocol):
     def probes_pairs(self) -> int: ...
     @property
     def probes_gpu_s(self) -> float: ...
+    @property
+    def gpu_hours(self) -> Mapping[str, float]: ...  # by use, and `capacity`; empty if not known
 
 
 class Result(Protocol):

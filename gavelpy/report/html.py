@@ -17,7 +17,7 @@ import numpy as np
 
 from gavelpy.errors import InvalidInput, require
 from gavelpy.model.arrays import Bools, Floats
-from gavelpy.report import plots, timeline
+from gavelpy.report import plots, timeline, uses
 from gavelpy.report.comparison import Result, comparison_columns, is_blind, title_of
 from gavelpy.report.plots import POLICY_COLOURS, Axis, Figure, PlotMarks, Scale
 from gavelpy.report.summary import sentences, unfinished
@@ -36,6 +36,7 @@ def render(results: Sequence[Result], *, title: str, parameters: Mapping[str, An
     """The whole page; deterministic."""
     figures = [*plots.comparisons(results), *timeline.of_each_run(results)]
     names = [figure.name for figure in figures]
+    bars = uses.by_use(results)
     return page_of(
         "report.html",
         figures,
@@ -45,6 +46,8 @@ def render(results: Sequence[Result], *, title: str, parameters: Mapping[str, An
         labels=[result.label for result in results],
         titles=[title_of(result) for result in results],
         metrics=plots.key_metrics(results),
+        uses=bars,
+        uses_legend=uses.legend(bars),
         names=names,
         marginal=[name for name in names if name.startswith("marginal_value_")],
         families=timeline.families(results),

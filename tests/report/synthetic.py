@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -42,6 +43,7 @@ class SyntheticMetrics:
     probes_alone: int = 0
     probes_pairs: int = 0
     probes_gpu_s: float = 0.0
+    gpu_hours: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
