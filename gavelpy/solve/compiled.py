@@ -7,16 +7,26 @@ any function that is to be stored. Such a process stores nothing, and compiles f
 Stored code contains the functions that it calls, of other modules too, but numba compares the file of the caller only.
 So after a change of a called function it would run the old one. Here stored code is compared with all modules that
 have compiled functions.
+
+Processes that start together, such as those of a sweep, would each compile the same functions. Here the first one
+compiles a function, and the others wait for it and load what it stored. On Windows each compiles for itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numba
+from numba.core.compiler_lock import global_compiler_lock
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]  # a module elsewhere
 
 MODULES = ("*kernels.py", "*_search.py")  # names of the modules that have compiled functions
 
@@ -43,9 +53,39 @@ def njit(**options: Any) -> Any:  # Any: numba has no types
         if stores:
             stored = found._cache._cache_file  # numba has no other way
             stored._source_stamp = (stored._source_stamp, modules_stamp())
+            found.compile = _one_process_at_a_time(found.compile, Path(stored._index_path).with_suffix(".lock"))
         return found
 
     return decorated
+
+
+def _one_process_at_a_time(compile_or_load: Callable[[Any], Any], lock: Path) -> Callable[[Any], Any]:
+    """The same, while no other process does it for the same function: the next one loads what this one stored.
+
+    A function is compiled inside the compilation of its callers. Calls have no cycle, so neither have the waits of
+    processes; within a process numba's own lock comes first.
+    """
+
+    def compiled(signature: Any) -> Any:
+        with global_compiler_lock, _held(lock):
+            return compile_or_load(signature)
+
+    return compiled
+
+
+@contextmanager
+def _held(lock: Path) -> Iterator[None]:
+    """An exclusive lock on a file, which ends with the process; no lock where the file system has none."""
+    try:
+        file = lock.open("ab")
+    except OSError:
+        yield
+        return
+    with file:
+        if fcntl is not None:
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @cache

@@ -45,9 +45,44 @@ def test_process_without_a_writable_place_compiles_for_itself(tmp_path: Path) ->
     assert _printed(PROGRAM, tmp_path, **nowhere).split() == ["42", "False"]
 
 
-def test_process_with_a_place_stores_there(tmp_path: Path) -> None:
-    assert _printed(PROGRAM, tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache")).split() == ["42", "True"]
+TOGETHER = """
+import sys
+from gavelpy.solve.compiled import STORES, njit
 
+@njit(cache=True)
+def one_more(x):
+    return x + 1
+
+@njit(cache=True)
+def twice(x):
+    return one_more(x) + x - 1
+
+print(STORES, flush=True)
+sys.stdin.readline()
+print(twice(21), sum(sum(f.stats.cache_misses.values()) for f in (twice, one_more)))
+"""
+
+
+def test_processes_that_start_together_compile_each_function_once(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(TOGETHER)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, str(script)]
+    first, second = (
+        subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    )
+    for process in (first, second):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "True\n"
+
+    for process in (first, second):
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    printed = [process.communicate(timeout=120)[0].split() for process in (first, second)]
+
+    assert sorted(printed) == [["42", "0"], ["42", "2"]]
     assert list((tmp_path / "cache").glob("*/program.twice-*.nbi"))
 
 
