@@ -170,7 +170,7 @@ def test_noise_is_paired_over_changes_and_differs_between_seeds() -> None:
 
 
 def test_an_answer_has_an_interval_and_names_the_jobs_that_change_most() -> None:
-    recording = recorded(random_trace(17, 12), "fifo")
+    recording = recorded(random_trace(17, 20), "fifo")
 
     answer = what_if(recording, Change(gpus={"v100": 4}), seeds=2)
 
