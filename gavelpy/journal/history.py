@@ -86,8 +86,7 @@ class History:
         self.target: Floats = np.zeros((_FIRST_ROWS, 0))  # (N, T) shares in force
         self.owed_s: Floats = np.zeros((_FIRST_ROWS, 0))
         self._gpus_before = np.full(_FIRST_ROWS, NO_GPUS, dtype=np.uint64)  # (N,) set of GPUs of the last run
-        self._living: Ints = np.zeros(0, dtype=np.int64)  # jobs that were not over when last looked at
-        self._living_to = 0  # jobs that there were then
+        self._shared: Ints = np.zeros(0, dtype=np.int64)  # jobs with shares in force, some several times
         self._runs = Runs()
         self._any_sizes = False  # whether any job has several sizes
 
@@ -164,7 +163,7 @@ class History:
 
     def owed(self) -> Floats:
         """Integral of the target shares of each job on each GPU type up to now, in seconds, (J, T)."""
-        self._settle(self._alive(), self.now_s)
+        self._settle(self._with_shares(), self.now_s)
         return self.owed_s[: self.count]
 
     def _submitted(self, spec: JobSpec, now_s: float) -> None:
@@ -347,9 +346,11 @@ class History:
 
     def _solved(self, event: AllocationSolved, now_s: float) -> None:
         self.solves += 1
-        alive = self._alive()
-        self._settle(alive, now_s)
-        self.target[alive] = 0.0
+        before = self._with_shares()
+        self._settle(before, now_s)
+        self.target[before] = 0.0
+        self._shared = np.concatenate([event.jobs, event.pair_jobs.ravel()]) if len(event.pair_share) else event.jobs
+        self.owed_since_s[self._shared] = now_s
         if len(event.sizes):
             np.add.at(self.target, (event.jobs, event.gpu_type), event.share)
         else:
@@ -358,12 +359,10 @@ class History:
             self._packs = True
             np.add.at(self.target, (event.pair_jobs, event.pair_gpu_type[:, None]), event.pair_share[:, None])
 
-    def _alive(self) -> Ints:
-        """Jobs that are not over; those that were before, and newer ones, are looked at."""
-        rows = np.concatenate([self._living, np.arange(self._living_to, self.count)])
-        self._living_to = self.count
-        self._living = rows[np.isnan(self.finish_s[rows]) & np.isnan(self.cancelled_s[rows])]
-        return self._living
+    def _with_shares(self) -> Ints:
+        """Jobs that have shares and are not over; no others are owed more time."""
+        rows = self._shared
+        return np.asarray(rows[np.isnan(self.finish_s[rows]) & np.isnan(self.cancelled_s[rows])])
 
     def _settle(self, rows: Ints, now_s: float) -> None:
         owed_s = self.target.take(rows, axis=0) * (now_s - self.owed_since_s[rows])[:, None]

@@ -22,19 +22,19 @@ def settle(jobs: JobTable, elapsed_s: float, fade: float, now_s: float, lag_max_
 
     Older time is multiplied by `fade`. The rules in force compute priorities from both: see `settings`.
     """
-    active = jobs.active
+    timed = jobs.lists.timed
     if jobs.claims.count:
         jobs.claims.settle(elapsed_s, fade)
     elif jobs.kernels is not None:
         jobs.kernels.settle(jobs, elapsed_s, fade, now_s, lag_max_s)
         return
-    owed_s = jobs.owed_s.take(active, axis=0)
+    owed_s = jobs.owed_s.take(timed, axis=0)
     if fade != 1.0:
         owed_s *= fade
-        jobs.received_s[active] *= fade
-    owed_s += jobs.target.take(active, axis=0) * elapsed_s
+        jobs.received_s[timed] *= fade
+    owed_s += jobs.target.take(timed, axis=0) * elapsed_s
     credit(jobs, jobs.leased, now_s)
-    _book(jobs, active, owed_s, lag_max_s)
+    _book(jobs, timed, owed_s, lag_max_s)
 
 
 def limit_lag(jobs: JobTable, lag_max_s: float) -> None:
@@ -46,13 +46,13 @@ def limit_lag(jobs: JobTable, lag_max_s: float) -> None:
     _book(jobs, jobs.active, jobs.owed_s.take(jobs.active, axis=0), lag_max_s)
 
 
-def _book(jobs: JobTable, active: Ints, owed_s: Floats, lag_max_s: float) -> None:
+def _book(jobs: JobTable, rows: Ints, owed_s: Floats, lag_max_s: float) -> None:
     if lag_max_s == math.inf:
-        jobs.owed_s[active] = owed_s
+        jobs.owed_s[rows] = owed_s
         return
-    received_s = jobs.received_s.take(active, axis=0)
-    jobs.owed_s[active] = np.maximum(owed_s, received_s - lag_max_s)
-    jobs.received_s[active] = np.maximum(received_s, owed_s - lag_max_s)
+    received_s = jobs.received_s.take(rows, axis=0)
+    jobs.owed_s[rows] = np.maximum(owed_s, received_s - lag_max_s)
+    jobs.received_s[rows] = np.maximum(received_s, owed_s - lag_max_s)
     if jobs.claims.count:
         jobs.claims.limit_lag(lag_max_s)
 

@@ -8,6 +8,10 @@ take part, and keep nothing from others. A job that has a lease keeps it when a 
 job with several sizes counts with its largest one.
 
 *Quotas of teams* hold in the plan itself (see `team_plan`); here, jobs that need more GPUs than a quota do not compete.
+
+*Long queues.* Where only jobs with shares get GPUs, plans look at no others. Of a policy that serves jobs in order of
+submission, and none after one for which too few GPUs are left, a request has the jobs up to the first that surely
+stops the queue: the others change no answer.
 """
 
 from __future__ import annotations
@@ -22,12 +26,68 @@ from gavelpy.errors import InvalidInput
 from gavelpy.mechanism import non_preemptible, priority_classes, sizes, team_plan
 from gavelpy.mechanism.domains import can_run
 from gavelpy.mechanism.jobs import JobTable
-from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.mechanism.named_round import is_named
+from gavelpy.mechanism.settings import MechanismSettings, Rules
 from gavelpy.model.arrays import Bools, Ints
 from gavelpy.model.job import JobSpec
 
 if TYPE_CHECKING:
     from gavelpy.mechanism.core import SchedulerCore
+
+FIRST_ASKED = 64  # jobs that a request looks at first, next to twice as many as have leases
+
+
+def asked(core: SchedulerCore) -> Ints:
+    """The jobs of the next request for an allocation; serials, ascending.
+
+    A job that could run on every type stops a queue, or takes GPUs. So a queue has stopped where such jobs together
+    need more GPUs than there are.
+    """
+    active = core.jobs.active
+    if not _may_shorten(core):
+        return active[runnable(core, active)]
+    counts, size = core.pool.counts, 2 * len(core.jobs.leased) + FIRST_ASKED
+    there = np.flatnonzero(counts > 0)
+    while size < len(active):
+        rows = active[:size]
+        is_able = runnable(core, rows)
+        takes_any = is_able & can_run(core.jobs, core.pool, rows)[:, there].all(axis=1)
+        needed = np.cumsum(np.where(takes_any, core.jobs.gpus[rows], 0))
+        end = int(np.searchsorted(needed, counts.sum(), side="right"))  # the first job beyond all GPUs
+        if end < size:
+            return np.asarray(rows[: end + 1][is_able[: end + 1]])
+        size *= 4
+    return active[runnable(core, active)]
+
+
+def _may_shorten(core: SchedulerCore) -> bool:
+    """Whether a request may leave out jobs that the policy, a queue, does not reach."""
+    jobs, pool, settings = core.jobs, core.pool, core.settings
+    is_limited = settings.limits_users or settings.priorities or settings.teams or settings.packing
+    is_special = jobs.sizes or jobs.needs or pool.is_divided or len(core.exempt.jobs) or len(core.fixed)
+    return core.is_queue and not (is_limited or is_special) and settings.rules == Rules()
+
+
+def was_behind(core: SchedulerCore, row: int) -> bool:
+    """Whether a job may have been left out of the last request, because it was behind where a queue stops."""
+    return _may_shorten(core) and bool(core.jobs.submitted_s[row] <= core.question.asked_s)
+
+
+def with_turn(core: SchedulerCore) -> Ints:
+    """The active jobs to which a plan may give GPUs if they can run; serials, ascending."""
+    jobs, settings = core.jobs, core.settings
+    is_by_share = not (settings.fill_leftover or jobs.claims.count or is_named(core.question.next_round))
+    is_special = settings.priorities or settings.teams or settings.consolidate_s or settings.keep_unsaved
+    if not is_by_share or is_special or settings.rules != Rules():
+        return jobs.active
+    shared = jobs.lists.shared
+    return np.union1d(shared, jobs.active[jobs.held_type[jobs.active] >= 0]) if jobs.any_held else shared
+
+
+def competing(core: SchedulerCore) -> Ints:
+    """The jobs that the plan of a round may choose; serials, ascending."""
+    rows = with_turn(core)
+    return rows[runnable(core, rows)]
 
 
 def runnable(core: SchedulerCore, rows: Ints) -> Bools:

@@ -98,6 +98,7 @@ class SchedulerCore:
         self.jobs = JobTable(type_count=0)
         self.leases = LeaseBook(self.jobs, self.pool, self.settings)
         self.question, self.throughput = AllocationRequest(), ThroughputRequest()
+        self.is_queue = False  # whether the policy is a queue: see `competition.asked`; a shell may set it
         self.exempt = non_preemptible.ALL_PREEMPTIBLE  # recomputed after each event
         self.kept: Ints = priority_classes.NONE_KEPT  # the same, by class and type
         self.now_s = self.round_began_s = 0.0
@@ -236,8 +237,7 @@ class SchedulerCore:
         may_ask = self.question.may_ask(self.now_s, self.settings.solve_interval_s)
         if may_ask and (round_due or self.settings.solve_within_round):
             self.settle()
-            active = self.jobs.active
-            rows = active[self.runnable(active)]
+            rows = competition.asked(self)
             commands.extend(self.question.ask(self.jobs, self.pool, rows, self.now_s, self.settings, self.exempt))
         patience_ends_s = self.question.asked_s + self.settings.solve_patience_s
         may_wait = self.now_s < patience_ends_s and (self._is_plain or not windows.must_leave(self))
@@ -269,8 +269,7 @@ class SchedulerCore:
     def _plan_round(self) -> list[Command]:
         self.settle()
         jobs, leases, pool, leased = self.jobs, self.leases, self.pool, self.jobs.leased
-        rows = jobs.active[self.runnable(jobs.active)]
-        exempt, planner = self.exempt.jobs, self.planner
+        rows, exempt, planner = competition.competing(self), self.exempt.jobs, self.planner
         chosen, is_by_urgency = class_planning.round(planner, rows, leases.capacity(planner.fixed))
         staying = may_stay = planner.staying(chosen)
         if len(planner.fixed):
@@ -302,7 +301,8 @@ class SchedulerCore:
         free = max(self.pool.free_counts.tolist(), default=0)  # of the type with most
         if free or is_ranked:
             self.settle()
-            rows = jobs.active if is_ranked else jobs.active[jobs.lease[jobs.active] < 0]
+            rows = competition.with_turn(self)
+            rows = rows if is_ranked else rows[jobs.lease[rows] < 0]
             named = self.question.next_round
             if is_ranked or (len(rows) and planning.may_fill(jobs, self.settings, rows, free, named)):
                 planner = self.planner

@@ -40,6 +40,12 @@ def _check_leases(core: SchedulerCore) -> None:
     is_leased = (state == LEASED[0]) | (state == LEASED[1])
     assert (is_leased == (lease >= 0)).all(), "a job without a lease is GRANTED or RUNNING, or the reverse"
     assert np.array_equal(jobs.leased, np.flatnonzero(lease >= 0)), "the list of jobs with leases is out of date"
+    is_alive = state <= LAST_ALIVE
+    assert np.array_equal(jobs.active, np.flatnonzero(is_alive)), "the list of active jobs is out of date"
+    has_time = is_leased | is_alive & (
+        (jobs.target[:n] != 0) | (jobs.owed_s[:n] != 0) | (jobs.received_s[:n] != 0)
+    ).any(axis=1)
+    assert np.isin(np.flatnonzero(has_time), jobs.lists.timed).all(), "time is not booked for a job with shares"
     serials = lease[lease >= 0]
     assert core.leases.in_force == len(serials), "the count of leases in force is wrong"
     assert len(np.unique(serials)) == len(serials), "two jobs hold the same lease"

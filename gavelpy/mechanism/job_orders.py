@@ -113,7 +113,9 @@ def _submitted(core: SchedulerCore, order: JobSubmitted) -> None:
     priority_classes.rank_jobs(core.jobs, core.settings, row)
     if order.spec.reservation:
         windows.assign(core, row)
-    core.jobs.received_s[row] = core.settings.rules.newcomer_received_s(core.settings)
+    if received_s := core.settings.rules.newcomer_received_s(core.settings):
+        core.jobs.received_s[row] = received_s
+        core.jobs.lists.time_passes(row)
     begin_s = float(core.jobs.begin_at_s[row])
     if begin_s > core.now_s:
         core.retry_due_s = min(core.retry_due_s, begin_s)

@@ -10,8 +10,9 @@ import numpy as np
 from gavelpy.mechanism import sizes
 from gavelpy.mechanism.claims import ClaimTable
 from gavelpy.mechanism.identities import Identities, by_serial
-from gavelpy.mechanism.lifecycle import LAST_ALIVE, JobFact, JobState, Resumes, states_after
+from gavelpy.mechanism.lifecycle import JobFact, JobState, Resumes, states_after
 from gavelpy.mechanism.node_resources import needs_of
+from gavelpy.mechanism.row_lists import RowLists
 from gavelpy.mechanism.sizes import JobSizes
 from gavelpy.mechanism.waiting import Apart, Move
 from gavelpy.model.arrays import Bools, Floats, Ints
@@ -150,10 +151,7 @@ class JobTable:
             setattr(self, name, np.zeros(FIRST_ROWS))
         for name in WIDE_COLUMNS:
             setattr(self, name, np.zeros((FIRST_ROWS, type_count)))
-        self._active: Ints | None = None
-        self._leased: Ints | None = None
-        self._listed: Ints = np.zeros(0, dtype=np.int64)  # active jobs when they were last listed
-        self._listed_to = 0  # jobs that there were then
+        self.lists = RowLists(self)
 
     def add(self, spec: JobSpec, gpu_types: tuple[str, ...], now_s: float) -> int:
         """Adds a job; returns its row."""
@@ -200,7 +198,6 @@ class JobTable:
         self.rate[row] = [spec.rates_steps_per_s.get(t, unknown) if spec.may_run_on(t) else 0.0 for t in gpu_types]
         if spec.sizes:
             sizes.add(self, row, gpu_types)
-        self._active = self._leased = None
         return row
 
     def number(self, row: int, spec: JobSpec) -> None:
@@ -242,7 +239,7 @@ class JobTable:
             return
         self.state[rows] = states_after(self.state[rows], fact)
         if fact in (JobFact.FINISHED, JobFact.CANCELLED, JobFact.GIVEN_UP):
-            self._active = self._leased = None
+            self.lists.ended()
             if self.dependents:
                 self.ended_blockers += [row for row in rows.tolist() if row in self.dependents]
             for kept in (
@@ -260,17 +257,12 @@ class JobTable:
     def set_leases(self, rows: Ints | int, leases: Ints | int) -> None:
         """Sets the serials of leases that these jobs have, granted or running; -1 = none."""
         self.lease[rows] = leases
-        self._leased = None
+        self.lists.leases_changed(rows)
 
     @property
     def active(self) -> Ints:
         """Serials of jobs that are not over, ascending."""
-        if self._active is None:
-            rows = np.concatenate([self._listed, np.arange(self._listed_to, self.count)])
-            self._active = self._listed = rows[self.state[rows] <= LAST_ALIVE]
-            self._listed_to = self.count
-            self._active.setflags(write=False)
-        return self._active
+        return self.lists.active
 
     def living_jobs(self, owner: str) -> int:
         """How many of an owner's jobs are not over."""
@@ -303,11 +295,7 @@ class JobTable:
     @property
     def leased(self) -> Ints:
         """Serials of jobs with a lease granted or running, ascending."""
-        if self._leased is None:
-            active = self.active
-            self._leased = active[self.lease[active] >= 0]
-            self._leased.setflags(write=False)
-        return self._leased
+        return self.lists.leased
 
     @property
     def share(self) -> Floats:
@@ -377,8 +365,7 @@ class JobTable:
 
     def listed_again(self) -> None:
         """The rows have changed: lists all jobs again when they are needed."""
-        self._active = self._leased = None
-        self._listed, self._listed_to = np.zeros(0, dtype=np.int64), 0
+        self.lists.reset()
 
     def reserve(self, count: int) -> None:
         """Allocates at least this many rows; capacity doubles, so the amortized cost of a new job is constant."""

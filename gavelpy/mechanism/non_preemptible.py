@@ -172,6 +172,7 @@ def claim(jobs: JobTable, rows: Ints) -> None:
     is_claimed = jobs.hold_claims(rows)
     plain, claimed = rows[~is_claimed], rows[is_claimed]
     jobs.target[plain, jobs.lease_type[plain]] = 1.0
+    jobs.lists.time_passes(plain)
     if len(claimed):
         jobs.claims.target[jobs.claims.find(booking.lease_keys(jobs, claimed))] = 1.0
 

@@ -78,6 +78,7 @@ class OriginalRules(Rules):
         jobs.rule_column(DEFICIT)[active] += jobs.owed_s[active] - (jobs.received_s[active] - prior_s)
         jobs.owed_s[active] = 0.0
         jobs.received_s[active] = prior_s
+        jobs.lists.time_passes(active)
         jobs.claims.owed_s[:] = 0.0
         jobs.claims.received_s[:] = prior_s
 

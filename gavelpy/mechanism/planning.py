@@ -353,8 +353,8 @@ def is_settled(jobs: JobTable, settings: MechanismSettings, chosen: Chosen, fixe
     """
     if settings.settled_rounds_max == 1 or not settings.rules.may_merge_rounds:
         return False
-    active = jobs.active
-    waiting = active[~jobs.marks(np.concatenate([chosen.jobs, fixed]))[active]]
+    shared = jobs.active if jobs.claims.count else jobs.lists.shared
+    waiting = shared[~jobs.marks(np.concatenate([chosen.jobs, fixed]))[shared]]
     return bool((_share(jobs, chosen) >= ALL_TIME).all() and not jobs.share[waiting].any())
 
 

@@ -157,7 +157,7 @@ class _Explanation:
             return Reason(ReasonKind.USER_LIMIT, competition.limit_in_words(self.jobs, row, self.core.settings))
         if self.jobs.rank[row] and (reason := self._behind_class(row)):
             return reason
-        if self.jobs.solved[row] < 0:
+        if self.jobs.solved[row] < 0 and not competition.was_behind(self.core, row):
             return Reason(ReasonKind.AWAITS_ALLOCATION, "waits for its first allocation")
         names_round = is_named(self.core.question.next_round)
         if row in self.core.question.refused and (names_round or not self.wanted[k].any()):

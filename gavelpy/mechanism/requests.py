@@ -148,10 +148,11 @@ class AllocationRequest:
         self.again_at_s, self.memory = self.asked_s + answer.again_s, answer.memory
         self.refused = dict(zip(answer.refused_jobs.tolist(), answer.refused_why, strict=True))
         self.next_round = answer.next_round
-        jobs.target[jobs.active] = 0.0
+        jobs.target[jobs.lists.timed] = 0.0
         is_sized = jobs.smallest[answer.jobs] > 0
         plain = ~is_sized
         jobs.target[answer.jobs[plain], answer.gpu_type[plain]] = answer.share[plain]
+        jobs.lists.time_passes(answer.jobs)
         if len(answer.pair_share) or jobs.claims.count or is_sized.any() or is_named(answer.next_round):
             _put_claims(answer, jobs, forgotten_s)
         asked = self.asked_jobs

@@ -203,6 +203,15 @@ def varies_with_time(policy: Policy | type[Policy]) -> bool:
     return varies
 
 
+def is_queue(policy: Policy) -> bool:
+    """Whether the policy declares that it serves jobs in row order, and none after one that too few GPUs are left for.
+
+    So without co-location and other resources, the shares of a problem's first jobs do not depend on later ones.
+    """
+    declared: bool = getattr(policy, "in_order", False)
+    return declared
+
+
 def uses_deadlines(policy: Policy) -> bool:
     """Whether the policy declares that its shares depend on deadlines, so that they must be delivered promptly."""
     return ProblemInput.DEADLINE in (uses_of(policy) or ())

@@ -41,6 +41,7 @@ class Fifo:
         "Run jobs in order of arrival, each on the fastest GPUs left; the head of the queue blocks."
     )
     fills_leftover: ClassVar[bool] = False
+    in_order: ClassVar[bool] = True
     time_varying: ClassVar[bool] = False
     uses: ClassVar[frozenset[ProblemInput]] = frozenset({ProblemInput.PAIRS, *COUNTED})
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({Guarantee.STRATEGY_PROOF})

@@ -48,6 +48,7 @@ from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import Trace
 from gavelpy.model.places import PLACE_NAMES
 from gavelpy.model.throughput import ThroughputTable
+from gavelpy.policies.base import is_queue
 from gavelpy.policies.refusals import refuse_needs
 from gavelpy.policies.team_rows import check_counts_teams
 from gavelpy.simulator import metrics
@@ -126,6 +127,8 @@ class Simulation(VirtualScheduler):
         self.throughputs = engine.throughputs if throughputs is None else throughputs  # true rates
         self.conditions = RunConditions(settings, trace.jobs, cluster, seed, node_events)
         self.answers = self.conditions.answers
+        is_by_size = estimation is not None or settings.conditions.latency.solve_per_job_s > 0
+        self.core.is_queue = is_queue(engine.policy) and not is_by_size  # what follows from the size of a request
         self.event_count = 0
         self._over = self._measured_over = 0  # jobs that are over; the measured ones
         self.marginal_values: list[tuple[float, dict[str, float]]] = []  # of each allocation
@@ -283,18 +286,12 @@ class Simulation(VirtualScheduler):
 
     def _result(self, effort: metrics.Effort) -> SimulationResult:
         history = self.history
-        running = np.flatnonzero(self.core.view().job_state == JobState.RUNNING).tolist()
-        why = {row: reason.text for row, reason in reasons(self.core).items()} if len(self.core.jobs.active) else {}
-        why |= self._ends()
-        if self.core.wakeup_s > HORIZON_S:
-            why |= dict.fromkeys(running, ENDLESS)
+        why = dict.fromkeys(range(history.count), INTERRUPTED) if self.partial else self._why_not_finished()
         assert self.agents is not None, "the run has a cluster"
         useful_gpu_s = self.agents.useful.until(self.agents, history.now_s)
         is_stalled = self._is_stalled()
-        if is_stalled:
+        if is_stalled and not self.partial:
             why |= dict.fromkeys(np.flatnonzero(self.stall.lost_turns).tolist(), OF_JOB)
-        if self.partial:
-            why = dict.fromkeys(range(history.count), INTERRUPTED)
         return SimulationResult(
             label=self.label,
             metrics=self._metrics(effort, useful_gpu_s),
@@ -307,6 +304,15 @@ class Simulation(VirtualScheduler):
             partial=self.partial,
             stalled=self.stall.reason(history, self.settings) if is_stalled else "",
         )
+
+    def _why_not_finished(self) -> dict[int, str]:
+        """Why jobs wait, run forever, or are over without having finished."""
+        why = {row: reason.text for row, reason in reasons(self.core).items()} if len(self.core.jobs.active) else {}
+        why |= self._ends()
+        if self.core.wakeup_s > HORIZON_S:
+            running = np.flatnonzero(self.core.view().job_state == JobState.RUNNING).tolist()
+            why |= dict.fromkeys(running, ENDLESS)
+        return why
 
     def _ends(self) -> dict[int, str]:
         """Why jobs are over that have not finished."""

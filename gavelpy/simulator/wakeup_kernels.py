@@ -26,7 +26,7 @@ class WakeupKernels:
     def settle(self, jobs: JobTable, elapsed_s: float, fade: float, now_s: float, lag_max_s: float) -> None:
         """As `booking.settle`, without claims."""
         columns = jobs.target, jobs.owed_s, jobs.received_s, jobs.since_s, jobs.attained_gpu_s
-        _settle(jobs.active, jobs.leased, *columns, jobs.lease_type, jobs.gpus, elapsed_s, fade, now_s, lag_max_s)
+        _settle(jobs.lists.timed, jobs.leased, *columns, jobs.lease_type, jobs.gpus, elapsed_s, fade, now_s, lag_max_s)
 
     def serve(
         self, jobs: Ints, types: Ints, merit: tuple[Floats, Floats, Floats], gpus: Ints, free: Ints
@@ -120,11 +120,11 @@ def _book_isolated(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _settle(  # type: ignore[no-untyped-def]
-    active, leased, target, owed_s, received_s, since_s, attained_gpu_s, lease_type, gpus, elapsed_s, fade, now_s,
+    timed, leased, target, owed_s, received_s, since_s, attained_gpu_s, lease_type, gpus, elapsed_s, fade, now_s,
     lag_max_s,
 ):  # fmt: skip
     T = target.shape[1]
-    for row in active:
+    for row in timed:
         for t in range(T):
             if fade != 1.0:
                 owed_s[row, t] *= fade
@@ -138,7 +138,7 @@ def _settle(  # type: ignore[no-untyped-def]
             since_s[row] = now_s
     if lag_max_s == math.inf:
         return
-    for row in active:
+    for row in timed:
         for t in range(T):
             owed, received = owed_s[row, t], received_s[row, t]
             owed_s[row, t] = max(owed, received - lag_max_s)

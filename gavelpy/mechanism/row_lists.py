@@ -1,0 +1,105 @@
+"""Lists of rows of the table of jobs: those that are active, leased, have shares, or have time to book.
+
+Most steps of a wake-up look at some of these lists only. A list is made when it is needed; afterwards a change costs as
+much as it changes, not as much as there are jobs: a long queue of jobs without shares costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gavelpy.mechanism.lifecycle import LAST_ALIVE
+from gavelpy.model.arrays import Bools, Ints
+
+if TYPE_CHECKING:
+    from gavelpy.mechanism.jobs import JobTable
+
+NO_ROWS: Ints = np.zeros(0, dtype=np.int64)
+
+
+class RowLists:
+    """Rows of a table of jobs, ascending. The table reports what it adds and changes."""
+
+    def __init__(self, jobs: JobTable) -> None:
+        self._jobs = jobs
+        self.reset()
+
+    def reset(self) -> None:
+        """The rows have changed: makes all lists again when they are needed."""
+        self._active, self._to, self._any_over = NO_ROWS, 0, False  # of the rows up to `_to`
+        self._timed: Ints | None = None
+        self._is_timed: Bools = np.zeros(0, dtype=np.bool_)  # by row
+        self._any_timed_over = False
+        self._leased: Ints | None = None
+
+    def ended(self) -> None:
+        """Some jobs are over."""
+        self._any_over = self._any_timed_over = True
+        self._leased = None
+
+    def leases_changed(self, rows: Ints | int) -> None:
+        """These jobs have got leases or lost them."""
+        self.time_passes(rows)
+        self._leased = None
+
+    def time_passes(self, rows: Ints | int) -> None:
+        """These jobs have got shares, leases or received time."""
+        if self._timed is None:
+            return
+        if len(self._is_timed) < len(self._jobs.state):
+            self._is_timed = np.concatenate([self._is_timed, np.zeros(len(self._jobs.state), dtype=np.bool_)])
+        is_timed = self._is_timed[rows]
+        if not np.all(is_timed):
+            new = np.atleast_1d(rows)[~np.atleast_1d(is_timed)]
+            self._is_timed[new] = True
+            self._timed = np.union1d(self._timed, new)
+            self._any_timed_over = True  # an answer may count jobs that are over by now
+
+    @property
+    def active(self) -> Ints:
+        """Jobs that are not over."""
+        jobs = self._jobs
+        if self._any_over:
+            self._active = self._active[jobs.state[self._active] <= LAST_ALIVE]
+        elif self._to == jobs.count:
+            return self._active
+        if self._to < jobs.count:
+            new = np.arange(self._to, jobs.count)
+            self._active = np.concatenate([self._active, new[jobs.state[new] <= LAST_ALIVE]])
+        self._to, self._any_over = jobs.count, False
+        self._active.setflags(write=False)
+        return self._active
+
+    @property
+    def timed(self) -> Ints:
+        """Active jobs but those without shares, leases, owed and received time: for these no time is booked."""
+        jobs = self._jobs
+        if self._timed is None:
+            active = self.active
+            is_timed = jobs.lease[active] >= 0
+            for column in (jobs.target, jobs.owed_s, jobs.received_s):
+                is_timed |= (column.take(active, axis=0) != 0).any(axis=1)
+            self._timed = active[is_timed]
+            self._is_timed = np.zeros(len(jobs.state), dtype=np.bool_)
+            self._is_timed[self._timed] = True
+        elif self._any_timed_over:
+            self._timed = self._timed[jobs.state[self._timed] <= LAST_ALIVE]
+        self._any_timed_over = False
+        return self._timed
+
+    @property
+    def leased(self) -> Ints:
+        """Active jobs with a lease granted or running."""
+        if self._leased is None:
+            timed = self.timed
+            self._leased = timed[self._jobs.lease[timed] >= 0]
+            self._leased.setflags(write=False)
+        return self._leased
+
+    @property
+    def shared(self) -> Ints:
+        """Active jobs with a share of their own in the allocation in force; claims have others."""
+        timed = self.timed
+        return np.asarray(timed[(self._jobs.target.take(timed, axis=0) != 0).any(axis=1)])

@@ -1,0 +1,95 @@
+"""Requests under a policy that is a queue: without the jobs that it does not reach, the same events."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gavelpy.journal.codec import encode
+from gavelpy.mechanism import competition, invariants
+from gavelpy.mechanism.commands import SolveAllocation
+from gavelpy.mechanism.events import AllocationFailed, AllocationSolved
+from gavelpy.model.cluster import Cluster
+from gavelpy.model.job import Trace
+from gavelpy.policies.base import PolicyRun, is_queue, policy_named
+from gavelpy.simulator.compare import engine_for
+from gavelpy.simulator.conditions.spec import conditions_of
+from gavelpy.simulator.settings import SimulationSettings
+from gavelpy.simulator.simulate import Simulation
+from gavelpy.traces.generator import GeneratorOptions, generate
+from gavelpy.traces.workloads import published_throughputs
+
+CLUSTER = Cluster.parse("v100:8,p100:4,k80:8")
+DEFAULT = SimulationSettings()
+FAILING = replace(DEFAULT, conditions=conditions_of({"nodes": {"mtbf_h": 2000}, "job_failures": {"early_share": 0.2}}))
+LIMITED = replace(
+    DEFAULT,
+    mechanism=replace(DEFAULT.mechanism, solve_interval_s=0.0, jobs_running_a_user_max=2),
+    mechanism_given=frozenset({"solve_interval_s"}),
+)
+
+
+class Observed(Simulation):
+    """Notes how many jobs requests have, and checks the core's lists after each."""
+
+    sizes: list[int]
+    waiting: list[int]
+
+    def solve(self, question: SolveAllocation) -> AllocationSolved | AllocationFailed:
+        invariants.check(self.core)
+        self.sizes.append(len(question.jobs))
+        self.waiting.append(len(self.core.jobs.active))
+        return super().solve(question)
+
+
+def queue_trace(seed: int) -> Trace:
+    options = GeneratorOptions(jobs=60, mean_interarrival_s=100.0, multi_gpu=True)
+    trace = generate(options, published_throughputs(), np.random.default_rng(seed))
+    some = [job if k % 5 else replace(job, rates_steps_per_s={"v100": 3.0}) for k, job in enumerate(trace.jobs)]
+    return replace(trace, jobs=tuple(some))
+
+
+def run(settings: SimulationSettings, run: PolicyRun, *, seed: int, whole: bool) -> tuple[list[bytes], Observed]:
+    found: list[bytes] = []
+    simulation = Observed(
+        queue_trace(seed),
+        CLUSTER,
+        engine_for(run, settings, None, None, 0.0),
+        settings,
+        observers=[lambda event, now_s: found.append(encode(event, now_s))],
+    )
+    simulation.sizes, simulation.waiting = [], []
+    simulation.core.is_queue &= not whole
+    found.append(repr(simulation.run().reasons).encode())
+    return found, simulation
+
+
+@pytest.mark.parametrize(("settings", "blind", "seed"), [(DEFAULT, False, 0), (DEFAULT, True, 1), (FAILING, False, 2)])
+def test_jobs_that_a_queue_does_not_reach_change_no_event(
+    settings: SimulationSettings, blind: bool, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(competition, "FIRST_ASKED", 1)
+    fifo = PolicyRun("fifo", blind)
+
+    shortened, short = run(settings, fifo, seed=seed, whole=False)
+    whole, long = run(settings, fifo, seed=seed, whole=True)
+
+    assert shortened == whole
+    assert sum(short.sizes) < 0.9 * sum(long.sizes)
+    assert max(short.sizes) <= max(long.waiting)
+
+
+def test_limits_of_users_need_all_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(competition, "FIRST_ASKED", 1)
+
+    _, simulation = run(LIMITED, PolicyRun("fifo"), seed=0, whole=False)
+    _, whole = run(LIMITED, PolicyRun("fifo"), seed=0, whole=True)
+
+    assert simulation.core.is_queue
+    assert simulation.sizes == whole.sizes
+
+
+def test_only_fifo_is_a_queue_in_order_of_arrival() -> None:
+    assert [name for name in ("fifo", "shortest_job_first", "allox", "las") if is_queue(policy_named(name))] == ["fifo"]
