@@ -106,12 +106,14 @@ class _Ledger:
         """
         need, guaranteed = self._need[column], self._guaranteed[column]
         found: dict[int, float] = {}
+        is_pair = len(amounts) > 1
         for team, amount in amounts.items():
             while team != CLUSTER and amount > 0:
-                before = found.get(team, 0.0)
-                found[team] = before + amount if is_sum else max(before, amount)
+                before = found.get(team, 0.0) if is_pair else 0.0
+                found[team] = before + amount if is_sum or amount > before else before
                 floor, base = guaranteed[team], need[team] + (before if is_sum else 0.0)
-                amount = max(base + amount, floor) - max(base, floor)
+                after = base + amount
+                amount = (after if after > floor else floor) - (base if base > floor else floor)
                 team = self._parent[team]
             if amount > 0:  # else they are guaranteed, also if borrowers have more than is left for barred jobs
                 before = found.get(CLUSTER, 0.0)
