@@ -14,7 +14,7 @@ from gavelpy.policies.max_min_fairness import MaxMinFairness
 
 WITHOUT_PEER = {
     "allox", "fifo", "gandiva", "isolated", "least_attained_service", "shortest_job_first", "srsf", "srtf",
-    "tiresias",
+    "tiresias", "easy_backfilling", "conservative_backfilling",
 }  # fmt: skip
 MEASURED = sorted(set(registered()) - WITHOUT_PEER)
 SETTINGS = ["max_sum_throughput:normalised=1"]

@@ -101,6 +101,8 @@ QUEUES = (
     "srsf",
     "least_attained_service",
     "tiresias",
+    "easy_backfilling",
+    "conservative_backfilling",
 )  # some jobs wait, whatever their rates; gangs leave a GPU idle
 DISPROVED |= {(name, each): ONE_GPU for name in QUEUES for each in (SHARING, ENVY)}
 DISPROVED |= {(name, PARETO): GANGS for name in QUEUES}
