@@ -74,5 +74,10 @@ def _of(result: Result, longest: float) -> UsesOfRun:
             if use not in FREE and price_usd:
                 text += f", ${amount * price_usd:,.2f}"
             segments.append(Segment(use, COLOURS.get(use, _OTHER), amount / longest, text))
-    cost = f", ${spent_usd:,.2f}" if price_usd else ""
-    return UsesOfRun(result.label, f"{capacity:,.1f} h{cost}", tuple(segments))
+    cost = f", ${spent_usd:,.{_digits(spent_usd, 2)}f}" if price_usd else ""
+    return UsesOfRun(result.label, f"{capacity:,.{_digits(capacity, 1)}f} h{cost}", tuple(segments))
+
+
+def _digits(value: float, most: int) -> int:
+    """Digits after the point: none of large numbers, so that texts fit."""
+    return most if value < 1000 else 0

@@ -39,6 +39,12 @@ def test_lengths_of_runs_compare_in_gpu_hours() -> None:
     assert [segment.use for segment in legend([first, second])] == ["useful", "start", "idle", "closed"]
 
 
+def test_large_figures_have_no_digits_after_the_point() -> None:
+    (bar,) = by_use([result_of("fifo", {"useful": 70_633.2, "capacity": 70_633.2}, cost_usd=30_579.4)])
+
+    assert bar.text == "70,633 h, $30,579"
+
+
 def test_the_page_shows_the_bars_only_where_uses_are_known() -> None:
     known, unknown = (
         render([result_of("fifo", hours)], title="t", parameters={}) for hours in (HOURS, dict[str, float]())
