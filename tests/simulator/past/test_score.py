@@ -7,46 +7,13 @@ import math
 import numpy as np
 import pytest
 
-from gavelpy.engine import Engine
+from benchmarks.forecasts import is_inside, noisy_journal
 from gavelpy.errors import InvalidInput
 from gavelpy.journal.recording import Recording
-from gavelpy.mechanism.events import Event, PolicyChanged
-from gavelpy.model.cluster import Cluster
-from gavelpy.model.job import JobId, JobSpec, Trace
-from gavelpy.policies.base import policy_named
 from gavelpy.simulator.forecast import COSTS
 from gavelpy.simulator.past.score import score_forecasts
-from gavelpy.simulator.settings import SimulationSettings
-from gavelpy.simulator.simulate import Simulation
 from tests.simulator.builders import make_job, make_trace
-from tests.simulator.past.builders import CLUSTER, recorded
-
-TYPES = ("v100", "p100", "k80")
-
-
-class NoisySimulation(Simulation):
-    """Jobs run faster or slower than they declare: by 30 % each, and by 15 % on each type."""
-
-    def _true_rates(self, row: int) -> dict[str, float]:
-        rng = np.random.default_rng([self.seed, row])
-        factor = math.exp(0.3 * rng.standard_normal())
-        declared = super()._true_rates(row)
-        return {name: rate * factor * math.exp(0.15 * rng.standard_normal()) for name, rate in declared.items()}
-
-
-def noisy_journal(policy: str, seed: int, jobs_per_h: float, jobs: int) -> Recording:
-    rng, specs, events = np.random.default_rng(seed), list[JobSpec](), list[tuple[float, Event]]()
-    for index in range(jobs):
-        speed = rng.uniform(0.5, 5.0)
-        rates = {name: speed / (1 + k * rng.uniform(0.3, 2.0)) for k, name in enumerate(TYPES)}
-        steps, gpus = float(speed * rng.lognormal(math.log(7_200.0), 1.0)), int(rng.choice([1, 1, 1, 2, 4]))
-        specs.append(JobSpec(JobId(f"j{index}"), steps, gpus, rates_steps_per_s=rates))
-    trace = Trace(tuple(specs), np.cumsum(rng.exponential(3600.0 / jobs_per_h, jobs)))
-    engine = Engine(policy_named(policy))
-    simulation = NoisySimulation(trace, Cluster.parse(CLUSTER), engine, SimulationSettings(), seed=seed)
-    simulation.observers.append(lambda event, now_s: events.append((now_s, event)))
-    simulation.run()
-    return Recording(policy, events, policy=PolicyChanged(policy, "{}"))
+from tests.simulator.past.builders import recorded
 
 
 def test_forecasts_are_exact_where_nothing_is_uncertain() -> None:
@@ -79,8 +46,7 @@ def test_intervals_of_80_percent_hold_75_to_85_percent_of_the_time(seed: int) ->
     for policy in ("fifo", "shortest_job_first", "max_min_fairness", "finish_time_fairness"):
         for jobs_per_h in (2.0, 3.0):
             found = score_forecasts(noisy_journal(policy, 1_000 * seed + int(jobs_per_h), jobs_per_h, 120), times=30)
-            scored = [one for one in found.forecasts if not math.isnan(one.low_s + one.happened_s)]
-            inside += [one.low_s <= one.happened_s <= one.high_s for one in scored]
+            inside += is_inside(found.forecasts)
 
     assert len(inside) >= 2_000
     assert 0.75 <= float(np.mean(inside)) <= 0.85
