@@ -2,8 +2,9 @@
 
 The names, types and ranges of options are those of the command line: a new option of `gavel simulate` is one of sweeps.
 A cell runs in any process that sees the same files. Its key is a hash of the values of its options, the contents of its
-files and the version of gavelpy, so equal keys have equal results. A value that is given counts as another input than
-the same value as a default, because a given setting also holds for policies with a default of their own.
+files, those that a scheduler's configuration names too, and the version of gavelpy, so equal keys have equal results. A
+value that is given counts as another input than the same value as a default, because a given setting also holds for
+policies with a default of their own.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import typer
 import gavelpy
 from gavelpy.cli.experiment import Experiment, results_of
 from gavelpy.cli.parsing import GeneratorChoices
+from gavelpy.cli.scheduler_config import read_scheduler_file
 from gavelpy.cli.simulate import experiment_of
 from gavelpy.cli.simulation_choices import ClusterChoices, TraceChoices, takes_choices
 from gavelpy.errors import GavelError, InvalidInput
@@ -126,6 +128,8 @@ class Cell:
         policy = str(options.get("policy", ""))
         if is_in_file(policy.partition("@")[0]):
             paths["policy"] = [Path(split_name(policy)[0].rpartition(":")[0])]
+        if "scheduler_config" in options:
+            paths["scheduler_config"] += _named_inside(paths["scheduler_config"][0], options)
         return cls(
             dict(options),
             {name: "+".join(_digest(name, path) for path in found) for name, found in paths.items()},
@@ -155,6 +159,7 @@ class Cell:
         values = {name: one.default for name, one in option_parameters().items()}
         values |= {name: cell_options()[name].argument(value) for name, value in self.options.items()}
         of_trace = {name: self.contents.get(name, value) for name, value in self.options.items() if name in _OF_TRACES}
+        of_trace["scheduler_config"] = self.contents.get("scheduler_config", "")  # it may name the rates
         of_trace["seed"] = self.options.get("seed", 0)  # also of durations that are drawn
         what = tuple(sorted(of_trace.items()))
         made: Experiment = _BUILD(**values, already_read=_last_read.get(what))
@@ -230,6 +235,16 @@ def version_of_source() -> str:
     for path in sorted(package.rglob("*.py")):
         digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
     return f"{version}+{digest.hexdigest()[:12]}"
+
+
+def _named_inside(path: Path, options: Mapping[str, Scalar]) -> list[Path]:
+    """Files that a scheduler's configuration names and the cell reads: those that no option replaces."""
+    _digest("scheduler_config", path)  # raises the error of a file that cannot be read
+    config = read_scheduler_file(path).config
+    throughputs = config.throughputs.file if "throughputs" not in options else ""
+    policy = config.policy.name if "policy" not in options else ""
+    found = [Path(throughputs)] if throughputs else []
+    return [*found, *([Path(policy.rpartition(":")[0])] if is_in_file(policy) else [])]
 
 
 def _digest(name: str, path: Path) -> str:

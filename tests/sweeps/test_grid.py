@@ -65,6 +65,24 @@ def test_key_follows_the_whole_input(tmp_path: Path) -> None:
     assert Cell({"generate": 5}, version="1").key != Cell({"generate": 5}, version="2").key
 
 
+def test_key_follows_the_rates_that_a_scheduler_s_file_names(tmp_path: Path) -> None:
+    rates, config, trace = tmp_path / "rates.csv", tmp_path / "scheduler.toml", tmp_path / "trace.csv"
+    config.write_text(f'[throughputs]\nfile = "{rates}"\n')
+    trace.write_text("id,arrival_s,steps_total,gpus,job_type\na,0,1000,1,small\n")
+    options = {"trace": str(trace), "scheduler_config": str(config), "policy": "fifo", "cluster": "v100:1"}
+    found = []
+
+    for rate in (10, 2000, 10):
+        rates.write_text(f"job_type,gpus,gpu_type,rate_steps_per_s\nsmall,1,v100,{rate}\n")
+        cell = Cell.of(options)
+        (job,) = cell.experiment().trace.jobs
+        found.append((cell.key, job.rates_steps_per_s["v100"]))
+
+    assert found[0] == found[2]
+    assert found[0][0] != found[1][0]
+    assert [rate for _, rate in found] == [10.0, 2000.0, 10.0]
+
+
 def test_files_of_an_option_that_is_repeatable_are_joined_by_commas(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("at_s,event,node,gpu_type,gpus\n0,joined,n1,v100,4\n")
     (tmp_path / "b.csv").write_text("at_s,event,node,gpu_type,gpus\n9,joined,n2,v100,4\n")
