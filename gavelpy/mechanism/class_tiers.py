@@ -23,8 +23,8 @@ from gavelpy.model.problem import THOUSANDTHS, AllocationProblem
 
 NEGLIGIBLE = 1e-6  # share of time, and GPUs
 _OF_JOBS = ("gpus_asked", "weight", "steps_remaining", "steps_total", "age_s", "isolated_s", "deadline_s",
-            "attained_gpu_s", "entity", "gpu_type_held", "job_type", "owner", "restart_s",
-            "completion_value")  # fmt: skip
+            "attained_gpu_s", "entity", "gpu_type_held", "gpus_held", "job_type", "owner",
+            "restart_s", "completion_value")  # fmt: skip
 
 
 class TiersLeft:

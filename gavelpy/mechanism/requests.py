@@ -340,6 +340,7 @@ def problem_of(
         price_usd_per_gpu_h=pool.prices,
         entity=entity,
         gpu_type_held=found.gpu_type_held,
+        gpus_held=np.where(found.gpu_type_held >= 0, jobs.gpus[rows], 0).astype(np.float64),
         job_type=found.job_type,
         owner=found.owner,
         restart_s=found.restart_s,

@@ -61,6 +61,7 @@ class AllocationProblem(ProblemArrays):
         entity: npt.ArrayLike = -1,
         entities: Sequence[Entity] = (),
         gpu_type_held: npt.ArrayLike = -1,
+        gpus_held: npt.ArrayLike = 0.0,
         job_type: Sequence[str] = (),  # J names, "" = none; empty = none of all jobs; the same of owners
         owner: Sequence[str] = (),
         restart_s: npt.ArrayLike = 0.0,
@@ -71,12 +72,10 @@ class AllocationProblem(ProblemArrays):
     ) -> AllocationProblem:
         """A problem without co-location: each job runs alone.
 
-        >>> p = AllocationProblem.of(["a", "b"], ["v100", "k80"], [1, 1], [[4.0, 1.0], [3.0, 2.0]])
-        >>> p.configuration_count
+        >>> AllocationProblem.of("ab", ["v100", "k80"], [1, 1], [[4.0, 1.0], [3.0, 2.0]]).configuration_count
         2
 
-        `resources` are those that limit jobs next to GPUs, in all nodes of a type; `demand` is what each job occupies
-        of them while it runs. Two jobs that need 16 CPU cores of 24:
+        `resources` limit jobs next to GPUs, in all nodes of a type; `demand` is what a running job occupies of them:
 
         >>> p = AllocationProblem.of("ab", ["v100"], [2], [[4.0], [4.0]], resources={"cpu": 24}, demand={"cpu": 16})
         >>> p.resources, p.capacity.tolist()
@@ -87,17 +86,11 @@ class AllocationProblem(ProblemArrays):
         require("gpu_counts", counts, np.isfinite(counts) & (counts >= 0), "finite and >= 0")
         require("gpus", gpus_asked, np.isfinite(gpus_asked) & (gpus_asked > 0), "finite and > 0")
         per_job = {
-            "weight": weight,
-            "steps_remaining": steps_remaining,
-            "steps_total": steps_remaining if steps_total is None else steps_total,
-            "age_s": age_s,
-            "isolated_s": isolated_s,
-            "deadline_s": deadline_s,
-            "attained_gpu_s": attained_gpu_s,
-            "entity": entity,
-            "gpu_type_held": gpu_type_held,
-            "restart_s": restart_s,
-        }
+            "weight": weight, "steps_remaining": steps_remaining,
+            "steps_total": steps_remaining if steps_total is None else steps_total, "age_s": age_s,
+            "isolated_s": isolated_s, "deadline_s": deadline_s, "attained_gpu_s": attained_gpu_s, "entity": entity,
+            "gpu_type_held": gpu_type_held, "gpus_held": gpus_held, "restart_s": restart_s,
+        }  # fmt: skip
         columns: dict[str, Any] = {name: spread(name, values, (J,)) for name, values in per_job.items()}
         columns |= _numbered("job_type", job_type) | _numbered("owner", owner)
         columns |= {"completion_value": rows_of(completion_value), "memory": memory}

@@ -69,6 +69,7 @@ class ProblemArrays:
     resources: tuple[str, ...] = (GPUS,)  # R labels
     job_type: Ints = field(default_factory=lambda: NONE_GIVEN)  # (J,) place in job_types, -1 = none
     owner: Ints = field(default_factory=lambda: NONE_GIVEN)  # (J,) place in owners, -1 = none
+    gpus_held: Floats = field(default_factory=lambda: np.zeros(0))  # (J,) GPUs of its lease now, 0 = none
     restart_s: Floats = field(default_factory=lambda: np.zeros(0))  # (J,) from its last start to progress; 0 = unknown
     job_types: tuple[str, ...] = ()
     owners: tuple[str, ...] = ()
@@ -83,7 +84,7 @@ class ProblemArrays:
         if len(self.plan) not in (0, C):
             raise InvalidInput(f"plan must be empty or have one entry for each of {C} configurations, got {self.plan}")
         R = len(self.resources)
-        for name, nothing in (("job_type", -1), ("owner", -1), ("restart_s", 0.0)):
+        for name, nothing in (("job_type", -1), ("owner", -1), ("restart_s", 0.0), ("gpus_held", 0.0)):
             if not np.size(getattr(self, name)):
                 object.__setattr__(self, name, np.full(J, nothing))
         if not np.size(self.completion_value):
@@ -110,6 +111,7 @@ class ProblemArrays:
             "deadline_s",
             "attained_gpu_s",
             "restart_s",
+            "gpus_held",
         )
         shapes = {"member_rate_steps_per_s": (M, T), "price_usd_per_gpu_h": (T,)} | dict.fromkeys(per_job, (J,))
         shapes["completion_value"] = (J, COLUMNS)
@@ -129,7 +131,7 @@ class ProblemArrays:
         self._require_all(positive, SMALLEST, VALUE_MAX, f"> 0 and at most {VALUE_MAX:g}")
         self._require_all(("member_rate_steps_per_s",), 0, VALUE_MAX, f"in [0, {VALUE_MAX:g}]")
         self._require_all(("completion_value",), 0, VALUE_MAX, f"in [0, {VALUE_MAX:g}]")
-        times = ("price_usd_per_gpu_h", "age_s", "isolated_s", "attained_gpu_s", "restart_s")
+        times = ("price_usd_per_gpu_h", "age_s", "isolated_s", "attained_gpu_s", "restart_s", "gpus_held")
         self._require_all(times, 0, np.finfo(np.float64).max, "finite and >= 0")
         self._require_all(("deadline_s",), -np.inf, np.inf, "a number, or infinite for none")
         self._require_all(("member_job",), 0, J - 1, f"in [0, {J})")

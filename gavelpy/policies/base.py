@@ -110,6 +110,7 @@ class ProblemInput(StrEnum):
     ISOLATED = "isolated_s"
     ATTAINED = "attained_gpu_s"
     GPU_TYPE_HELD = "gpu_type_held"
+    GPUS_HELD = "gpus_held"
     JOB_TYPE = "job_type"
     OWNER = "owner"
     RESTART = "restart_s"
@@ -159,6 +160,7 @@ _IN_WORDS = {
     ProblemInput.ISOLATED: "isolated times",
     ProblemInput.ATTAINED: "attained service",
     ProblemInput.GPU_TYPE_HELD: "GPU types held",
+    ProblemInput.GPUS_HELD: "GPUs held",
     ProblemInput.JOB_TYPE: "job types",
     ProblemInput.OWNER: "owners",
     ProblemInput.RESTART: "restart times",

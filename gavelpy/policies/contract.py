@@ -238,6 +238,8 @@ def with_other(problem: AllocationProblem, given: ProblemInput, seed: int = 0) -
             changed = {"entities": (Entity("one"), Entity("two", weight=3.0)), "entity": rng.integers(-1, 2, J)}
         case ProblemInput.GPU_TYPE_HELD:
             changed[given] = rng.integers(-1, T, J)
+        case ProblemInput.GPUS_HELD:
+            changed = {given: scales * problem.gpus_asked}
         case ProblemInput.JOB_TYPE | ProblemInput.OWNER:
             changed = {f"{given}s": ("one", "two"), given: rng.integers(-1, 2, J)}
         case ProblemInput.PRICE:

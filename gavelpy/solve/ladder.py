@@ -238,6 +238,7 @@ def merged(problem: AllocationProblem, group: Ints) -> AllocationProblem:
         member_rate_steps_per_s=problem.member_rate_steps_per_s[:, first],
         price_usd_per_gpu_h=problem.price_usd_per_gpu_h[first],
         gpu_type_held=np.full(problem.job_count, -1),
+        gpus_held=np.zeros(problem.job_count),
     )
 
 

@@ -38,6 +38,7 @@ class JobEntry(msgspec.Struct, forbid_unknown_fields=True):
     attained_gpu_s: float = 0.0
     restart_s: float = 0.0
     gpu_type_held: str | None = None
+    gpus_held: float = 0.0
     job_type: str = ""
     owner: str = ""
     completion_value: str = ""
@@ -94,6 +95,7 @@ NUMBERS: Mapping[str, tuple[str, Callable[[float], bool]]] = {
     "isolated_s": ("finite and >= 0", lambda x: 0 <= x < math.inf),
     "attained_gpu_s": ("finite and >= 0", lambda x: 0 <= x < math.inf),
     "restart_s": ("finite and >= 0", lambda x: 0 <= x < math.inf),
+    "gpus_held": ("finite and >= 0", lambda x: 0 <= x < math.inf),
     "deadline_s": ("a number of seconds from now, or null for none", lambda x: not math.isnan(x)),
 }
 DEFAULTS = {"weight": 1.0, "steps_remaining": 1.0, "deadline_s": math.inf}  # of others 0; steps_total = steps_remaining

@@ -13,8 +13,8 @@ from gavelpy.policies.base import policy_from, registered
 from gavelpy.policies.max_min_fairness import MaxMinFairness
 
 WITHOUT_PEER = {
-    "allox", "fifo", "gandiva", "isolated", "least_attained_service", "shortest_job_first", "srsf", "srtf",
-    "tiresias", "easy_backfilling", "conservative_backfilling",
+    "allox", "fifo", "gandiva", "isolated", "least_attained_service", "shortest_job_first", "sia", "srsf",
+    "srtf", "tiresias", "easy_backfilling", "conservative_backfilling",
 }  # fmt: skip
 MEASURED = sorted(set(registered()) - WITHOUT_PEER)
 SETTINGS = ["max_sum_throughput:normalised=1"]

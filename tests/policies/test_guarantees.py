@@ -92,6 +92,10 @@ DISPROVED = {
     ("shortest_job_first", ENVY): ONE_GPU,
     ("shortest_job_first", PARETO): GANGS,
     ("shortest_job_first", TRUTH): ONE_GPU,  # a job that reports a higher rate appears shorter
+    ("sia", SHARING): ONE_GPU,  # one waits
+    ("sia", ENVY): ONE_GPU,
+    ("sia", PARETO): GANGS,
+    ("sia", TRUTH): THREE_JOBS,  # a reports that the K80 is much faster for it
     ("strategy_proof", SHARING): ONE_GPU,  # half of all shares is withheld, so that lying does not pay
     ("strategy_proof", PARETO): ONE_GPU,
     ("strategy_proof", ENVY): peers(1),

@@ -12,7 +12,7 @@ from gavelpy.policies.shortest_job_first import ShortestJobFirst
 
 CLASSES = registered()
 WAITING = {  # jobs start by answers only
-    "allox", "conservative_backfilling", "easy_backfilling", "fifo", "least_attained_service", "srsf", "srtf",
+    "allox", "conservative_backfilling", "easy_backfilling", "fifo", "least_attained_service", "sia", "srsf", "srtf",
     "strategy_proof", "tiresias",
 }  # fmt: skip
 

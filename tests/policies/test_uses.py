@@ -44,7 +44,7 @@ def random_problem(seed: int) -> AllocationProblem:
         age_s=rng.uniform(0.0, 1e5, J), isolated_s=rng.uniform(0.0, 1e5, J), deadline_s=rng.uniform(1e3, 1e5, J),
         attained_gpu_s=rng.uniform(0.0, 1e5, J), price_usd_per_gpu_h=rng.uniform(0.5, 4.0, 3),
         entities=(Entity("x"), Entity("y", 2.0)), entity=rng.integers(-1, 2, J),
-        gpu_type_held=rng.integers(-1, 3, J) if seed % 3 else -1,
+        gpu_type_held=rng.integers(-1, 3, J) if seed % 3 else -1, restart_s=rng.uniform(1e3, 1e5, J),
         completion_value=[f"linear:worth={1 + row}:time_s=9000" for row in range(J)],
     )  # fmt: skip
 
