@@ -14,11 +14,12 @@ compiles a function, and the others wait for it and load what it stored. On Wind
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numba
 from numba.core.compiler_lock import global_compiler_lock
@@ -28,6 +29,8 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]  # a module elsewhere
 
+WAIT_S = 120.0  # longer than any kernel takes to compile
+POLL_S = 0.02
 MODULES = ("*kernels.py", "*_search.py")  # names of the modules that have compiled functions
 
 
@@ -75,17 +78,31 @@ def _one_process_at_a_time(compile_or_load: Callable[[Any], Any], lock: Path) ->
 
 @contextmanager
 def _held(lock: Path) -> Iterator[None]:
-    """An exclusive lock on a file, which ends with the process; no lock where the file system has none."""
+    """An exclusive lock on a file, which ends with the process; no lock where the file system has none.
+
+    Nor where another process holds it for `WAIT_S`: that one may be stopped, and to compile again harms nobody.
+    """
     try:
         file = lock.open("ab")
     except OSError:
         yield
         return
     with file:
-        if fcntl is not None:
-            with suppress(OSError):
-                fcntl.flock(file, fcntl.LOCK_EX)
+        until_s = time.monotonic() + WAIT_S
+        while fcntl is not None and not _locked(file) and time.monotonic() < until_s:
+            time.sleep(POLL_S)
         yield
+
+
+def _locked(file: IO[bytes]) -> bool:
+    """Whether there is nothing to wait for: this process has the lock, or the file system has no locks."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 import re
@@ -84,6 +85,20 @@ def test_processes_that_start_together_compile_each_function_once(tmp_path: Path
 
     assert sorted(printed) == [["42", "0"], ["42", "2"]]
     assert list((tmp_path / "cache").glob("*/program.twice-*.nbi"))
+
+
+def test_process_that_is_stopped_while_it_compiles_keeps_no_other_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled, "WAIT_S", 0.1)
+    lock = tmp_path / "kernel.lock"
+    compile_one = compiled._one_process_at_a_time(lambda signature: signature, lock)
+
+    with lock.open("ab") as other:  # another opening of the file is another holder
+        fcntl.flock(other, fcntl.LOCK_EX)
+
+        assert compile_one("x") == "x"
+    assert compile_one("y") == "y"
 
 
 @pytest.mark.parametrize("variable", ["NUMBA_CACHE_DIR", "XDG_CACHE_HOME"])
