@@ -24,6 +24,7 @@ def contested_core(**settings: float) -> SchedulerCore:
     answer(core, (0, 0, 1.0))
     start(core, 0)
     core.jobs.target[0], core.jobs.target[1] = 0.0, 1.0
+    core.jobs.lists.reset()
     core.question.stale = False
     return core
 
