@@ -80,7 +80,7 @@ def _one_process_at_a_time(compile_or_load: Callable[[Any], Any], lock: Path) ->
 def _held(lock: Path) -> Iterator[None]:
     """An exclusive lock on a file, which ends with the process; no lock where the file system has none.
 
-    Nor where another process holds it for `WAIT_S`: that one may be stopped, and to compile again harms nobody.
+    Nor where another process holds it for `WAIT_S`: that one may be stopped, and a second compilation does no harm.
     """
     try:
         file = lock.open("ab")

@@ -20,6 +20,7 @@ def restarted_bench() -> Bench:
     bench.say("n0", part(0, 0)), bench.say("n1", part(0, 0))
     bench.submit("single")
     bench.core.jobs.target[0], bench.core.jobs.target[1] = 0.0, 1.0
+    bench.core.jobs.lists.reset()
     bench.core.question.stale = False
     bench.wake(100.0)
     bench.say("n0", ended(0, 0))
