@@ -78,8 +78,13 @@ class CapacityMeter:
         self._closed_gpu_s += float(np.maximum(now_s - since_s, 0.0).sum())
 
 
-def gpu_hours(history: History, meter: CapacityMeter, used_gpu_s: Floats) -> dict[str, float]:
-    """GPU-hours by use; all but `capacity` add up to `capacity`. `used_gpu_s` (U, T): see `LeaseAccounts.until`."""
+def gpu_hours(
+    history: History, meter: CapacityMeter, used_gpu_s: Floats, trials_gpu_s: float | None = None
+) -> dict[str, float]:
+    """GPU-hours by use; all but `capacity` add up to `capacity`. `used_gpu_s` (U, T): see `LeaseAccounts.until`.
+
+    `trials_gpu_s`: of trials, on nodes that are closed to leases; None = there is no pool for them.
+    """
     capacity_gpu_s, down_gpu_s, closed_gpu_s = meter.until(history.now_s)
     _, gpus, _, starts, ends = history.leased_intervals()
     leased_gpu_s = math.fsum(((ends - starts) * gpus).tolist())
@@ -90,7 +95,8 @@ def gpu_hours(history: History, meter: CapacityMeter, used_gpu_s: Floats) -> dic
     found["slowdown"] -= shared_gpu_s  # a GPU that two leases share counts once
     found |= {
         "idle": capacity_gpu_s - down_gpu_s - closed_gpu_s - leased_gpu_s,
-        "closed": closed_gpu_s,
+        **({} if trials_gpu_s is None else {"trials": trials_gpu_s}),
+        "closed": closed_gpu_s - (trials_gpu_s or 0.0),
         "down": down_gpu_s,
         "capacity": capacity_gpu_s,
     }

@@ -57,6 +57,7 @@ from gavelpy.simulator.cluster import VirtualCluster
 from gavelpy.simulator.co_location import CoLocation, co_location_of
 from gavelpy.simulator.conditions.exogenous import ExogenousEvents, GpuFailed
 from gavelpy.simulator.conditions.run import RunConditions
+from gavelpy.simulator.conditions.trials import FAILED
 from gavelpy.simulator.job_sizes import check_sizes, true_rates_by_size
 from gavelpy.simulator.metrics import SimulationResult, with_probes_made
 from gavelpy.simulator.phases import RatePhases
@@ -235,8 +236,11 @@ class Simulation(VirtualScheduler):
         job = self.trace.jobs[row]
         if self.estimation is None and job.id in self.trace.phases:
             job = job.with_rates(self.trace.phases[job.id][0].rates_steps_per_s)  # later ones are not known yet
+        exogenous, known = self.conditions.exogenous, self.trace.jobs[row]
+        if exogenous.has_trial(known):
+            job = replace(job, hold=True)
         self.handle(JobSubmitted(job if self.estimation is None else self.estimation.as_submitted(row, job)))
-        self.conditions.exogenous.submitted(row, self.now_s)
+        exogenous.submitted(row, self.now_s, known)
 
     def _done(self) -> int:
         """Measured jobs that are over; counted when their number may have changed."""
@@ -319,7 +323,7 @@ class Simulation(VirtualScheduler):
         jobs, state = self.core.jobs, self.core.view().job_state
         failed, cancelled = (np.flatnonzero(state == one).tolist() for one in (JobState.FAILED, JobState.CANCELLED))
         why = {row: failures.in_words(jobs, row, self.core.settings, is_given_up=True) for row in failed}
-        return why | dict.fromkeys(cancelled, CANCELLED)
+        return why | {row: FAILED if row in self.conditions.trials.failed else CANCELLED for row in cancelled}
 
     def _metrics(self, effort: metrics.Effort, useful_gpu_s: Floats) -> metrics.RunMetrics:
         assert self.agents is not None, "a run has a cluster"
@@ -327,9 +331,9 @@ class Simulation(VirtualScheduler):
             metrics.metrics(self.history, self.measured, effort, useful_gpu_s), self.engine.profiled, self.history
         )
         found = metrics.with_delays(found, self.history, self.measured, fragmentation_delays_s(self.core))
-        return replace(
-            found, gpu_hours=gpu_hours(self.history, self.capacity, self.agents.used_gpu_s(self.history.now_s))
-        )
+        used_gpu_s, trials = self.agents.used_gpu_s(self.history.now_s), self.conditions.trials
+        trials_gpu_s = trials.gpu_s(self.history.now_s) if trials.nodes else None
+        return replace(found, gpu_hours=gpu_hours(self.history, self.capacity, used_gpu_s, trials_gpu_s))
 
     def _parameters(self) -> dict[str, Any]:
         mechanism, costs = self.settings.for_policy(self.engine.policy).mechanism, self.settings.costs

@@ -90,9 +90,10 @@ class Conservation:
         assert math.isclose(hours["capacity"] * 3600, self.capacity_gpu_s, **near), "capacity"
         assert math.isclose(hours["down"] * 3600, self.absent_gpu_s, **near), "GPU time of lost nodes"
         idle_gpu_s = self.capacity_gpu_s - self.absent_gpu_s - self.leased_gpu_s
-        free_gpu_s = (hours["idle"] + hours["closed"]) * 3600
+        closed_gpu_s = (hours["closed"] + hours.get("trials", 0.0)) * 3600
+        free_gpu_s = hours["idle"] * 3600 + closed_gpu_s
         assert abs(free_gpu_s - idle_gpu_s) <= 1e-6 * (self.capacity_gpu_s + 1.0), "free GPU time"
-        assert math.isclose(hours["closed"] * 3600, self.closed_gpu_s, **near), "GPU time of closed nodes"
+        assert math.isclose(closed_gpu_s, self.closed_gpu_s, **near), "GPU time of closed nodes"
         assert not found.efficiency > 1.0 + ROUNDING, "more useful GPU time than leased"
         parts = math.fsum(value for name, value in hours.items() if name != "capacity")
         assert math.isclose(parts, hours["capacity"], **near), f"the uses of GPU time do not add up: {hours}"

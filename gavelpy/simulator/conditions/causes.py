@@ -146,6 +146,25 @@ class JobFailures(_Checked):
 
 
 @dataclass(frozen=True)
+class TrialRuns(_Checked):
+    """`[trials]`: each new job first runs on one GPU of a pool, where user errors show: see `trials`."""
+
+    most_s: float = 0.0  # of work; 0 = no trials
+    nodes: tuple[str, ...] = ()  # of the pool, each once, all of one GPU type
+    gpu_type: str = ""  # or the last nodes of this type,
+    gpus: int = 0  # whole, with so many GPUs or more
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        has_number = bool(self.gpu_type and self.gpus >= 1)
+        if self.most_s and bool(self.nodes) == has_number:
+            got = f"{list(self.nodes)!r}, {self.gpu_type!r} and {self.gpus!r}"
+            raise InvalidInput(f"nodes, or gpu_type and gpus, must be given, got {got}")
+        if self.nodes and (self.gpu_type or self.gpus or len(set(self.nodes)) < len(self.nodes)):
+            raise InvalidInput(f"nodes must be alone and each once, got {list(self.nodes)!r}")
+
+
+@dataclass(frozen=True)
 class Cancellations(_Checked):
     """`[cancellations]`: users cancel jobs."""
 

@@ -19,6 +19,7 @@ from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import (
     Event,
     JobCancelled,
+    JobsReleased,
     JobsRequeued,
     NodeDraining,
     NodeJoined,
@@ -29,11 +30,12 @@ from gavelpy.mechanism.events import (
 )
 from gavelpy.mechanism.lifecycle import LAST_ALIVE
 from gavelpy.model.cluster import Cluster, ClusterNode
-from gavelpy.model.job import NodeId
+from gavelpy.model.job import JobSpec, NodeId
 from gavelpy.model.places import PLACE_NAMES
 from gavelpy.simulator.conditions.causes import Maintenance
-from gavelpy.simulator.conditions.draws import Duration, duration, exponential, normal, subject_of, uniform
+from gavelpy.simulator.conditions.draws import SECONDS_MAX, Duration, duration, exponential, normal, subject_of, uniform
 from gavelpy.simulator.conditions.spec import Conditions
+from gavelpy.simulator.conditions.trials import TrialPool
 
 HOUR_S = 3600.0
 GPU_FAILED = "a GPU failed"
@@ -54,7 +56,12 @@ class ExogenousEvents:
     """Events that are given, and those of the conditions. `pop` returns those of `next_s`."""
 
     def __init__(
-        self, conditions: Conditions, cluster: Cluster, seed: int, given: Iterable[tuple[float, Event]] = ()
+        self,
+        conditions: Conditions,
+        cluster: Cluster,
+        seed: int,
+        given: Iterable[tuple[float, Event]] = (),
+        trials: TrialPool | None = None,
     ) -> None:
         self._conditions, self._cluster, self._seed = conditions, cluster, seed
         self._queue: list[tuple[float, int, Event | Step]] = []
@@ -63,8 +70,17 @@ class ExogenousEvents:
         self._absent: Counter[NodeId] = Counter()  # reasons for which each node is absent
         self._unhealthy: Counter[NodeId] = Counter()
         self.repairs = 0  # that are under way: until they are over, jobs that wait may be able to run
+        self._trials = trials
+        pool = trials.nodes if trials is not None else ()
+        self._nodes = tuple(node for node in cluster.nodes if node not in pool)  # that fail
+        self._cancelled_s: dict[int, float] = {}  # of jobs whose users are known to cancel them
         for moment_s, event in given:
             self.add(moment_s, event)
+            if isinstance(event, JobCancelled):
+                self._cancelled_s[event.job] = min(moment_s, self._cancelled_s.get(event.job, math.inf))
+        if pool:
+            names = tuple(str(node.node_id) for node in pool)
+            self.add(0.0, ReservationAdded("trials", names, 0.0, SECONDS_MAX, "maintenance"))
         self._plan_failures()
         self._plan_spot()
         self._plan_prices()
@@ -90,28 +106,40 @@ class ExogenousEvents:
         self._single -= 1
         if isinstance(found, JobCancelled) and core.jobs.state[found.job] > LAST_ALIVE:
             return []
+        if isinstance(found, JobsReleased) and (core.jobs.state[found.jobs] > LAST_ALIVE).all():
+            return []
         return [found]
 
     def changes_nothing(self, core: SchedulerCore) -> bool:
         """Whether no event can let a job start that waits now: all nodes are there, and events only take them away."""
         return not self._single and not self.repairs and not len(core.jobs.leased)
 
-    def submitted(self, row: int, now_s: float) -> None:
-        """A job arrives: its user may cancel it later."""
+    def has_trial(self, job: JobSpec) -> bool:
+        """Whether a job is held until its trial is over."""
+        return self._trials is not None and self._trials.takes(job)
+
+    def submitted(self, row: int, now_s: float, job: JobSpec) -> None:
+        """A job arrives: its user may cancel it later, and its trial is planned."""
         chance, rows = self._conditions.cancellations, np.array([row])
         if chance.share and uniform(self._seed, "cancellation", rows).item() < chance.share:
             after_s = duration(chance.after).quantile_s(uniform(self._seed, "time of cancellation", rows)).item()
             self.add(now_s + after_s, JobCancelled(row))
+            self._cancelled_s[row] = min(now_s + after_s, self._cancelled_s.get(row, math.inf))
+        if self._trials is None or not self._trials.takes(job):
+            return
+        trial = self._trials.add(row, job, now_s, self._cancelled_s.get(row, math.inf))
+        self.add(trial.end_s, JobCancelled(row) if trial.has_failed else JobsReleased(rows))
 
     # Nodes -------------------------------------------------------------------------------------------------------
 
     def _plan_failures(self) -> None:
-        failures, nodes = self._conditions.nodes, self._cluster.nodes
+        failures, nodes = self._conditions.nodes, self._nodes
         if failures.mtbf_h:
             for node in nodes:
                 self._alternate("node failure", node.node_id, (node,), failures.mtbf_h, duration(failures.repair))
         if failures.rack_mtbf_h:
-            for name, rack in racks(nodes, failures.nodes_per_rack).items():
+            for name, whole in racks(self._cluster.nodes, failures.nodes_per_rack).items():
+                rack = tuple(node for node in whole if node in nodes)
                 self._alternate("rack failure", name, rack, failures.rack_mtbf_h, duration(failures.rack_repair))
         if failures.gpu_mtbf_h:
             for node in nodes:
@@ -202,7 +230,7 @@ class ExogenousEvents:
 
     def _plan_spot(self) -> None:
         spot = self._conditions.spot
-        for node in self._cluster.nodes if spot.share else ():
+        for node in self._nodes if spot.share else ():
             subject = np.array([subject_of(node.node_id)])
             if spot.gpu_types and node.gpu_type not in spot.gpu_types:
                 continue
@@ -231,7 +259,10 @@ class ExogenousEvents:
 
     def _plan_maintenance(self, number: int, window: Maintenance, count: int = 0) -> None:
         begin_s = window.begin_s + count * window.every_s
-        names = window.nodes or tuple(str(node.node_id) for node in self._cluster.nodes)
+        known = tuple(str(node.node_id) for node in self._nodes)
+        names = tuple(name for name in window.nodes if name in known) if window.nodes else known
+        if not names:
+            return
         name = f"maintenance-{number + 1}"
         event = ReservationAdded(name, names, begin_s, begin_s + window.length_s, "maintenance")
 

@@ -20,6 +20,7 @@ from gavelpy.simulator.conditions.draws import duration, uniform
 from gavelpy.simulator.conditions.exogenous import HOUR_S, ExogenousEvents, racks
 from gavelpy.simulator.conditions.leases import DrawnConditions, LeaseConditions
 from gavelpy.simulator.conditions.rate_factors import RateFactors, rates_apart, slow_nodes
+from gavelpy.simulator.conditions.trials import TrialPool
 from gavelpy.simulator.settings import SimulationSettings, StepCount
 
 
@@ -33,7 +34,8 @@ class RunConditions:
         self.conditions, self._settings = settings.conditions, settings
         self._jobs, self._cluster, self._seed = jobs, cluster, seed
         self._check()
-        self.exogenous = ExogenousEvents(self.conditions, cluster, seed, given)
+        self.trials = TrialPool(self.conditions, settings.costs, cluster, seed)
+        self.exogenous = ExogenousEvents(self.conditions, cluster, seed, given, self.trials)
         self.answers = DelayedAnswers(settings, seed) if _delays(settings) else None
 
     def leases(self, pool: GpuPool, table: ThroughputTable | None) -> LeaseConditions:

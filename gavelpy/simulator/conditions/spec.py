@@ -34,6 +34,7 @@ from gavelpy.simulator.conditions.causes import (
     RateVariation,
     SpotNodes,
     Stragglers,
+    TrialRuns,
 )
 from gavelpy.simulator.conditions.job_costs import JobCosts
 
@@ -51,6 +52,7 @@ class Conditions:
     prices: PriceChanges = field(default_factory=PriceChanges)
     maintenance: tuple[Maintenance, ...] = ()
     job_failures: JobFailures = field(default_factory=JobFailures)
+    trials: TrialRuns = field(default_factory=TrialRuns)
     cancellations: Cancellations = field(default_factory=Cancellations)
     locality: Locality = field(default_factory=Locality)
     interference: Interference = field(default_factory=Interference)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gavelpy.journal.codec import encode
 from gavelpy.mechanism import invariants
+from gavelpy.simulator.conditions.causes import TrialRuns
 from gavelpy.simulator.conditions.spec import Conditions
 from gavelpy.simulator.simulate import Simulation
 from tests.simulator.builders import make_simulation, random_trace, timeless
@@ -21,7 +24,9 @@ def simulation_of(seed: int, conditions: Conditions, policy: str = "max_min_fair
 
 @pytest.mark.parametrize("seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(5, 200))])
 def test_gpu_time_is_conserved_and_every_job_ends(seed: int) -> None:
-    simulation = simulation_of(seed, random_conditions(seed), ("max_min_fairness", "fifo", "min_makespan")[seed % 3])
+    trials = TrialRuns(120.0, gpu_type="p100", gpus=2) if seed % 2 else TrialRuns()
+    conditions = replace(random_conditions(seed), trials=trials)
+    simulation = simulation_of(seed, conditions, ("max_min_fairness", "fifo", "min_makespan")[seed % 3])
     simulation.observers += [lambda event, now_s: invariants.check(simulation.core)]
 
     result = simulation.run()

@@ -18,7 +18,7 @@ from tests.simulator.conditions.builders import EVERYTHING
 
 def test_the_documented_example_is_read(tmp_path: Path) -> None:
     page = (PROJECT / "docs/simulation-conditions.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"^```toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    example, of_trials = re.findall(r"^```toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     path = tmp_path / "conditions.toml"
     path.write_text(example)
 
@@ -27,6 +27,8 @@ def test_the_documented_example_is_read(tmp_path: Path) -> None:
     assert found.causes == ("costs", "checkpoints", "nodes", "job_failures", "cancellations")
     assert found.costs.of("LM (batch size 80)", Costs()).checkpoint == Duration(fixed_s=9.0)
     assert found.costs.of("other", Costs()).restore.mean_s == 7.0
+    path.write_text(of_trials)
+    assert read_conditions(path).causes == ("job_failures", "trials")
 
 
 def test_the_record_of_conditions_reads_as_the_same_conditions() -> None:
