@@ -44,6 +44,7 @@ _NOT_OPTIONS: Final = frozenset({"already_read"})
 _OF_TRACES: Final = frozenset(
     {"throughputs", *(one.name for kind in (TraceChoices, GeneratorChoices) for one in fields(kind))}
 )
+SETTLED_NS: Final = 2_000_000_000  # after so long, a change of a file changes its times, also where they count 2 s
 Scalar = str | int | float | bool
 
 
@@ -250,14 +251,17 @@ def _named_inside(path: Path, options: Mapping[str, Scalar]) -> list[Path]:
 def _digest(name: str, path: Path) -> str:
     """The SHA-256 of the file of an option."""
     try:
-        stat = path.stat()
-        return _digest_of(path, stat.st_mtime_ns, stat.st_size)
+        found = path.stat()  # before the content: a change meanwhile is found by the next call
+        changed_ns = max(found.st_mtime_ns, found.st_ctime_ns)
+        if time.time_ns() - changed_ns <= SETTLED_NS:  # a further change may leave the times as they are
+            return _digest_of.__wrapped__(path)
+        return _digest_of(path, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
         reason = getattr(error, "strerror", None) or str(error)
         raise InvalidInput(f"{name} must be a readable file, got {str(path)!r} ({reason})") from None
 
 
 @lru_cache(maxsize=64)
-def _digest_of(path: Path, _changed_ns: int, _size: int) -> str:
+def _digest_of(path: Path, *_state: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

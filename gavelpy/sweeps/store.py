@@ -4,13 +4,16 @@
     DIR/results.parquet    the rows of the sweep that ran last
 
 A sweep that was killed at any moment finds its finished cells again. A file that is damaged does not count, and its
-cell runs again. Several sweeps may use one directory, also at the same time: equal keys have equal results.
+cell runs again. Several sweeps may use one directory, also at the same time: equal keys have equal results, a cell that
+two of them run is stored twice under one name, and the table is that of the sweep that ends last.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
+import time
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
 CELLS: Final = "cells"
 RESULTS: Final = "results.parquet"
+LEFTOVER_S: Final = 3600.0  # no file takes so long to write
 _FIRST: Final = ("error", "error_type", "warnings", "trace_sha256", "version", "cell_cpu_s", "key")  # among the last
 
 
@@ -47,10 +51,23 @@ class Store:
     def write_table(self, frame: pd.DataFrame) -> Path:
         """Writes the rows of a sweep as Parquet, in place of the table before."""
         path = self.directory / RESULTS
-        temporary = path.with_name(f".{RESULTS}.{os.getpid()}")
-        frame.to_parquet(temporary, engine="pyarrow", index=False)
-        temporary.replace(path)
+        self._remove_leftovers()
+        temporary = path.with_name(f".{RESULTS}.{uuid.uuid4().hex}")  # another machine may have the same process ids
+        try:
+            frame.to_parquet(temporary, engine="pyarrow", index=False)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
         return path
+
+    def _remove_leftovers(self) -> None:
+        """Removes parts of files that sweeps had begun to write when they were killed."""
+        now_s = time.time()
+        for pattern in (f".{RESULTS}.*", f"{CELLS}/.*"):
+            for path in self.directory.glob(pattern):
+                with contextlib.suppress(FileNotFoundError):  # another sweep has just renamed or removed it
+                    if now_s - path.stat().st_mtime > LEFTOVER_S:
+                        path.unlink()
 
 
 def finished_in(directory: Path, cells: Sequence[Cell]) -> dict[str, dict[str, Any]]:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,72 @@ def test_half_of_a_file_does_not_count(length: int, tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:length])
 
     assert finished_in(tmp_path, grid.cells) == {}
+
+
+@pytest.mark.slow
+def test_table_stays_whole_when_a_sweep_is_killed_while_it_writes(tmp_path: Path) -> None:
+    first = gavelpy.sweep(SMALL, out=tmp_path, jobs=1)
+    program = f"""
+import os, signal, pandas, gavelpy
+def killed(self, path, **_):
+    path.write_bytes(b"PAR1 half of a table")
+    os.kill(os.getpid(), signal.SIGKILL)
+pandas.DataFrame.to_parquet = killed
+gavelpy.sweep({SMALL | {"seed": 5}!r}, out={str(tmp_path)!r}, jobs=1)
+"""
+
+    code = subprocess.run([sys.executable, "-c", program], check=False).returncode
+
+    assert code == -signal.SIGKILL
+    assert pd.read_parquet(tmp_path / RESULTS).equals(first)
+    (half,) = tmp_path.glob(f".{RESULTS}.*")
+    os.utime(half, (1.0, 1.0))
+    resumed = gavelpy.sweep(SMALL | {"seed": 5}, out=tmp_path, jobs=1)
+    assert pd.read_parquet(tmp_path / RESULTS).equals(resumed)
+    assert not half.exists()
+
+
+def test_leftovers_of_killed_sweeps_are_removed_and_those_of_running_ones_stay(tmp_path: Path) -> None:
+    store, names = Store(tmp_path), (f".{RESULTS}", f"{CELLS}/.a.json")
+    old, fresh = ([tmp_path / f"{name}.{kind}" for name in names] for kind in ("old", "fresh"))
+    for path in (*old, *fresh):
+        path.write_bytes(b"half")
+    for path in old:
+        os.utime(path, (1.0, 1.0))
+
+    store.write_table(pd.DataFrame({"a": [1.0]}))
+
+    assert not any(path.exists() for path in old)
+    assert all(path.exists() for path in fresh)
+    assert {path.name for path in tmp_path.iterdir()} == {CELLS, RESULTS, fresh[0].name}
+
+
+def test_two_sweeps_at_the_same_time_in_one_directory_have_their_own_results(tmp_path: Path) -> None:
+    grids = [{**SMALL, "policy": "fifo", "seed": seeds} for seeds in ([0, 1], [1, 2])]
+    with ThreadPoolExecutor(2) as pool:
+        frames = list(pool.map(lambda grid: gavelpy.sweep(grid, out=tmp_path, jobs=1), grids))
+
+    alone = [gavelpy.sweep(grid, jobs=1) for grid in grids]
+    assert [same(a, b) for a, b in zip(frames, alone, strict=True)] == [True, True]
+    table = pd.read_parquet(tmp_path / RESULTS)
+    assert any(table.equals(frame) for frame in frames)
+    assert len(list(tmp_path.glob(f"{CELLS}/*.json"))) == 3
+
+
+@pytest.mark.parametrize("age_s", [0, 100])
+def test_change_of_a_file_that_leaves_size_and_time_is_another_content(
+    age_s: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, now_ns = tmp_path / "a.csv", time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns + age_s * 10**9)
+    keys = []
+    for steps in (100, 900):
+        path.write_text(f"id,arrival_s,steps_total,gpus,rate_v100\na,0,{steps},1,10\n")
+        os.utime(path, (1e9, 1e9))
+        keys.append(Cell.of({"trace": str(path), "cluster": "v100:1"}).key)
+        time.sleep(0.02)  # a tick of the clock of the file system
+
+    assert keys[0] != keys[1]
 
 
 def test_killed_sweep_resumes_to_the_results_of_an_undisturbed_one(tmp_path: Path) -> None:
