@@ -124,7 +124,7 @@ def _group() -> None:
     """A group, however few commands it has."""
 
 
-def _register(name: str, place: str, choices: type[NoChoices], text: str, example: str) -> None:
+def _register(name: str, place: str, choices: type[NoChoices], text: str, *examples: str) -> None:
     """Adds the command of a figure, which is at `place` (module:name) of `gavelpy.reproduction`."""
 
     def command(
@@ -150,19 +150,30 @@ def _register(name: str, place: str, choices: type[NoChoices], text: str, exampl
         "output": o.OutputOption,
         "return": None,
     }
-    command.__doc__ = f"{text}\n\n\b\nExamples:\n  gavel reproduce {name}\n  gavel reproduce {name} {example}\n"
+    lines = "".join(f"  gavel reproduce {name} {example}".rstrip() + "\n" for example in examples)
+    command.__doc__ = f"{text}\n\n\b\nExamples:\n{lines}"
     app.command(name)(takes_choices(command))
 
 
 _OVER_LOAD = "--rates 1,4 --seeds 3 --figures out"
-_register("fig8", "load:FIG8", LoadChoices, "Gavel: max-min fairness over load, jobs of one GPU.", _OVER_LOAD)
-_register("fig9", "load:FIG9", LoadChoices, "Gavel: max-min fairness over load, jobs of 1 to 8 GPUs.", _OVER_LOAD)
-_register("fig10", "load:FIG10", LoadChoices, "Gavel: finish-time fairness over load.", _OVER_LOAD)
-_register("fig11", "answers:FIG11", NoChoices, "Gavel: multi-level fairness as jobs arrive.", "--figures out")
-_register("fig12", "answers:FIG12", FullChoices, "Gavel: CPU time of policies over jobs.", "--full -o json")
-_register("fig13", "rounds:FIG13", RateChoices, "Gavel: the round mechanism against ideal shares.", "--rates 2,4")
-_register("makespan", "objectives:MAKESPAN", TraceNumberChoices, "Gavel: makespan of jobs at once.", "--seeds 3")
-_register("cost", "objectives:COST", RateChoices, "Gavel: cost of all jobs, with deadlines or without.", "--rates 1,2")
+_register("fig8", "load:FIG8", LoadChoices, "Gavel: max-min fairness over load, jobs of one GPU.", "", _OVER_LOAD)
+_register("fig9", "load:FIG9", LoadChoices, "Gavel: max-min fairness over load, jobs of 1 to 8 GPUs.", "", _OVER_LOAD)
+_register("fig10", "load:FIG10", LoadChoices, "Gavel: finish-time fairness over load.", "", _OVER_LOAD)
+_register("fig11", "answers:FIG11", NoChoices, "Gavel: multi-level fairness as jobs arrive.", "", "--figures out")
+_register("fig12", "answers:FIG12", FullChoices, "Gavel: CPU time of policies over jobs.", "", "--full -o json")
+_register("fig13", "rounds:FIG13", RateChoices, "Gavel: the round mechanism against ideal shares.", "", "--rates 2,4")
+_register(
+    "fig14",
+    "estimates:FIG14",
+    RateChoices,
+    "Gavel: co-location with estimated and with true rates.",
+    "--throughputs simulation_throughputs.json",
+    "--throughputs simulation_throughputs.json --rates 2,8 --figures out",
+)
+_register("makespan", "objectives:MAKESPAN", TraceNumberChoices, "Gavel: makespan of jobs at once.", "", "--seeds 3")
+_register(
+    "cost", "objectives:COST", RateChoices, "Gavel: cost of all jobs, with deadlines or without.", "", "--rates 1,2"
+)
 
 
 def _reproduce(

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gavelpy.errors import InvalidInput
 from gavelpy.reproduction.answers import FIG11, FIG12
+from gavelpy.reproduction.estimates import ALONE, ESTIMATED, FIG14, TO_ORACLE
 from gavelpy.reproduction.load import FIG8, FIG9, FIG10, LAS_SINGLE, RATIO
 from gavelpy.reproduction.objectives import COST, MAKESPAN
 from gavelpy.reproduction.published import FigureSize, PublishedFigure, Reproduction
 from gavelpy.reproduction.rounds import FIG13, TO_IDEAL
+from gavelpy.traces.reader import read_throughputs
 
 MULTI = FigureSize(rates_per_h=(2.0,), window=(300, 400))
 SINGLE = FigureSize(rates_per_h=(4.0,), window=(100, 200))
@@ -76,6 +79,22 @@ def test_figure_13_the_mechanism_is_within_ten_percent_of_the_ideal() -> None:
     ratios = [row.ours for row in found.rows if row.quantity == TO_IDEAL]
     assert 0.97 <= ratios[0] <= 1.1
     assert ratios[0] < ratios[-1] < 1.5
+
+
+@pytest.mark.slow
+def test_figure_14_estimated_rates_keep_most_of_the_gain_of_co_location(reference_directory: Path) -> None:
+    table = read_throughputs(reference_directory / "data" / "gavel" / "simulation_throughputs.json")
+
+    found = FIG14.reproduce(FigureSize(rates_per_h=(8.0,), throughputs=table))
+
+    estimated, alone = value(found, ESTIMATED, TO_ORACLE), value(found, ALONE, TO_ORACLE)
+    assert estimated < 1.15
+    assert alone - 1.0 > 2 * (estimated - 1.0)
+
+
+def test_figure_14_needs_rates_of_pairs() -> None:
+    with pytest.raises(InvalidInput, match="fig14 needs --throughputs FILE with rates of pairs"):
+        FIG14.reproduce(FigureSize())
 
 
 @pytest.mark.slow
