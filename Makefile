@@ -33,6 +33,7 @@ test: $(STAMP)  ## every test that is not slow (5 to 15 minutes on two cores)
 
 test-slow: $(STAMP)  ## the slow tests: long simulations, many seeds, frameworks, examples that Hypothesis draws anew
 	@$(BIN)/python -c 'import accelerate, lightning, transformers' 2>/dev/null || $(PIP) --editable '.[frameworks]'
+	@$(BIN)/python -c 'import ray' 2>/dev/null || $(PIP) --editable '.[ray]'
 	@$(BIN)/python -m pytest -n $(or $(WORKERS),2) -m "slow or hypothesis" --hypothesis-profile drawn $(TESTS)
 
 mutate: $(STAMP)  ## defects that the tests of a room find: make mutate MODULE=mechanism/reservations.py (minutes)
