@@ -21,6 +21,7 @@ COLOURS = {
     "checkpoint": "#7f6bb3",
     "lost_work": "#c8453b",
     "slowdown": "#d98076",
+    "trials": "#5b9bd5",
     "idle": "#c3c8ce",
     "closed": "#8d959e",
     "down": "#555d66",

@@ -13,8 +13,10 @@ from gavelpy.policies.base import policy_from, registered
 from gavelpy.policies.max_min_fairness import MaxMinFairness
 
 WITHOUT_PEER = {
-    "allox", "fifo", "gandiva", "isolated", "least_attained_service", "shortest_job_first", "sia", "srsf",
-    "srtf", "tiresias", "easy_backfilling", "conservative_backfilling",
+    "allox", "elasticflow", "fifo", "gandiva", "gandiva_fair", "isolated", "least_attained_service",
+    "shortest_job_first", "sia", "srsf", "srtf", "themis", "tiresias", "easy_backfilling", "conservative_backfilling",
+    "drf", "mesos", "tetris", "dorm",
+    "capacity", "oasis",
 }  # fmt: skip
 MEASURED = sorted(set(registered()) - WITHOUT_PEER)
 SETTINGS = ["max_sum_throughput:normalised=1"]

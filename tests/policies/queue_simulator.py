@@ -85,7 +85,7 @@ def finish_rounds(jobs: list[DumbJob], choose: Choose) -> dict[str, int]:
 def simulated_rounds(jobs: list[DumbJob], policy: str) -> dict[str, int]:
     """The same by the scheduler's core and the policy's own code, without costs."""
     specs = [make_job(job.name, steps=job.length * ROUND_S, gpus=job.gpus) for job in jobs]
-    specs = [replace(spec, owner=job.owner) for spec, job in zip(specs, jobs, strict=True)]
+    specs = [replace(spec, owner=job.owner, entity=job.owner) for spec, job in zip(specs, jobs, strict=True)]
     trace: Trace = make_trace(*specs, arrival_s=[job.arrival * ROUND_S for job in jobs])
     engine, settings = Engine(policy_from(policy)), make_settings(round_s=ROUND_S)
     result = CheckedSimulation(trace, Cluster.parse(f"v100:{GPUS}"), engine, settings).run()

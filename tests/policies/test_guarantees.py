@@ -44,6 +44,10 @@ PROMISES = [
 
 ONE_GPU = AllocationProblem.of("ab", ["v100"], [1], [[4.0], [5.0]], steps_remaining=[300.0, 100.0])
 GANGS = AllocationProblem.of("ab", ["v100"], [3], [[4.0], [5.0]], gpus=2)  # one gang leaves a GPU that both could use
+ALIKE = AllocationProblem.of("ab", ["v100", "k80"], [1, 1], [[4.0, 1.0], [4.0, 1.0]])
+VALUED = AllocationProblem.of(
+    "a", ["v100"], [1], [[1.0]], steps_remaining=8000.0, completion_value=["step:worth=1:time_s=7300"]
+)
 OPPOSITES = AllocationProblem.of("ab", ["v100", "k80"], [1, 1], [[4.0, 1.0], [1.0, 4.0]])
 THREE_JOBS = AllocationProblem.of("abc", ["v100", "k80"], [1, 1], [[1.0, 1.0], [1.0, 2.0], [4.0, 1.0]])
 ONE_PAIR = ONE_GPU.with_pairs([(0, 1)], [[[3.9], [0.6]]])  # a is nearly as fast as alone, at the cost of b
@@ -51,6 +55,7 @@ THREE_GPUS = AllocationProblem.of("abc", ["v100", "k80"], [1, 2], [[2.0, 4.0], [
 TWO_OF_ONE_TEAM = AllocationProblem.of(
     "abc", ["v100"], [1], np.full((3, 1), 4.0), entity=[0, 0, 1], entities=[Entity("team"), Entity("single")]
 )
+SEVEN_JOBS = AllocationProblem.of("abcdefg", ["v100", "k80"], [1, 1], [[2.0, 1.9], [2.0, 1.0], *[[1.0, 1.0]] * 5])
 PRICED = AllocationProblem.of("a", ["v100", "k80"], [1, 1], [[4.0, 2.0]], price_usd_per_gpu_h=[2.48, 0.45])
 
 DISPROVED = {
@@ -58,6 +63,10 @@ DISPROVED = {
     ("allox", ENVY): ONE_GPU,
     ("allox", PARETO): GANGS,
     ("allox", TRUTH): ONE_GPU,  # a job that reports a higher rate appears shorter
+    ("dorm", SHARING): ONE_GPU,  # the second waits
+    ("dorm", ENVY): ONE_GPU,
+    ("dorm", PARETO): GANGS,
+    ("dorm", TRUTH): ALIKE,  # the job on the K80 denies that it can run there
     ("fifo", SHARING): ONE_GPU,  # the second waits
     ("fifo", ENVY): ONE_GPU,
     ("fifo", PARETO): GANGS,  # the second could have half of its time on the remaining GPU
@@ -92,6 +101,10 @@ DISPROVED = {
     ("shortest_job_first", ENVY): ONE_GPU,
     ("shortest_job_first", PARETO): GANGS,
     ("shortest_job_first", TRUTH): ONE_GPU,  # a job that reports a higher rate appears shorter
+    ("oasis", SHARING): ONE_GPU,  # the second waits
+    ("oasis", ENVY): ONE_GPU,
+    ("oasis", PARETO): GANGS,
+    ("oasis", TRUTH): VALUED,  # a job that reports a higher rate appears to end in time, and is admitted
     ("sia", SHARING): ONE_GPU,  # one waits
     ("sia", ENVY): ONE_GPU,
     ("sia", PARETO): GANGS,
@@ -99,8 +112,23 @@ DISPROVED = {
     ("strategy_proof", SHARING): ONE_GPU,  # half of all shares is withheld, so that lying does not pay
     ("strategy_proof", PARETO): ONE_GPU,
     ("strategy_proof", ENVY): peers(1),
+    ("elasticflow", SHARING): ONE_GPU,  # one waits
+    ("elasticflow", ENVY): ONE_GPU,
+    ("elasticflow", PARETO): GANGS,
+    ("gandiva_fair", SHARING): ONE_GPU,  # one waits for the next round
+    ("gandiva_fair", ENVY): ONE_GPU,
+    ("gandiva_fair", PARETO): GANGS,
+    ("gandiva_fair", TRUTH): THREE_JOBS,
+    ("themis", SHARING): ONE_GPU,  # one waits
+    ("themis", ENVY): ONE_GPU,
+    ("themis", PARETO): GANGS,
+    ("themis", TRUTH): SEVEN_JOBS,  # a gets the faster GPU in this round, for so short a lease that it loses
 }
 QUEUES = (
+    "drf",
+    "mesos",
+    "tetris",
+    "capacity",
     "srtf",
     "srsf",
     "least_attained_service",
@@ -110,7 +138,9 @@ QUEUES = (
 )  # some jobs wait, whatever their rates; gangs leave a GPU idle
 DISPROVED |= {(name, each): ONE_GPU for name in QUEUES for each in (SHARING, ENVY)}
 DISPROVED |= {(name, PARETO): GANGS for name in QUEUES}
-DISPROVED |= {(name, TRUTH): ONE_GPU for name in ("srtf", "srsf")}  # a job that reports a higher rate appears shorter
+DISPROVED |= {
+    (name, TRUTH): ONE_GPU for name in ("srtf", "srsf", "tetris")
+}  # a job that reports a higher rate appears shorter
 BROKEN_ON = {(name, guarantee): DISPROVED[name, guarantee] for name, guarantee in DISPROVED if name in registered()}
 
 

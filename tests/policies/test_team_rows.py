@@ -150,11 +150,17 @@ def test_nothing_is_kept_for_a_gang_that_needs_more_than_is_guaranteed() -> None
     assert not limits_with(problem, teams).guaranteed.any()
 
 
+WITHOUT_RESOURCES = {
+    "allox", "conservative_backfilling", "easy_backfilling", "elasticflow", "gandiva", "gandiva_fair", "strategy_proof",
+    "themis",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("name", sorted(registered()))
 def test_every_policy_keeps_to_the_limits_or_refuses_them(name: str) -> None:
     policy = registered()[name]()
     problem, limits = case(0)
-    if name in ("allox", "conservative_backfilling", "easy_backfilling", "gandiva", "strategy_proof"):
+    if name in WITHOUT_RESOURCES:
         with pytest.raises(InvalidInput, match=f"policy '{name}' does not use other resources, so it cannot keep to"):
             allocate_within(policy, problem, limits)
         return
