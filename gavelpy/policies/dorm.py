@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from gavelpy.errors import InvalidInput
-from gavelpy.model.allocation import Allocation, Certificate
+from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.explanation import Goal
 from gavelpy.model.problem import AllocationProblem
@@ -73,15 +73,13 @@ class Dorm:
         """Shares of 0 and 1, the next round."""
         sizes = _Sizes(problem)
         served, kept = self._served(sizes)
-        best, objective, bound = self._best(sizes, served, kept)
-        chosen = best[np.lexsort((sizes.job[best], -sizes.gpus[best]))]
+        best = self._best(sizes, served, kept)
+        chosen = best.chosen[np.lexsort((sizes.job[best.chosen], -sizes.gpus[best.chosen]))]
         share = np.zeros(problem.fits.shape)
         share[sizes.row[chosen], sizes.gpu_type[chosen]] = 1.0
         over = (problem.used(share) - problem.row_capacity) / np.maximum(problem.row_capacity, 1.0)
-        gap = (bound - objective) / objective if objective > 0 else 0.0
         path = "branch and bound" if len(served) == len(sizes.in_order) else "rule"  # order decides which jobs wait
-        violation = max(0.0, float(over.max(initial=0.0)))
-        certificate = Certificate(objective, bound, gap, violation, path, solve_s=0.0)
+        certificate = best.certificate(max(0.0, float(over.max(initial=0.0))), path)
         found = Allocation.of_known(problem, share, np.full(len(problem.gpu_types), np.nan), certificate)
         places = np.column_stack([sizes.row[chosen], sizes.gpu_type[chosen]]).reshape(-1, 2)
         return replace(found, next_round=places.astype(np.int64))
@@ -102,8 +100,8 @@ class Dorm:
             trial = (low + high + 1) // 2
         return sizes.in_order[:low], found
 
-    def _best(self, sizes: _Sizes, served: Ints, kept: Ints) -> tuple[Ints, float, float]:
-        """The places of these jobs with the highest utilisation, its value and its bound; `kept` if none is found."""
+    def _best(self, sizes: _Sizes, served: Ints, kept: Ints) -> WholeChoice:
+        """The places of these jobs with the highest utilisation; `kept` if none is found."""
         loss = sizes.loss(served)
         value = sizes.utilisation - ADJUSTMENT * sizes.is_adjusted
         limit = 2.0 * self.unfairness * sizes.resource_count
@@ -115,8 +113,8 @@ class Dorm:
         if best is None:
             highest = np.full(int(sizes.job.max(initial=0)) + 1, -np.inf)
             np.maximum.at(highest, sizes.job, value)
-            return kept, float(value[kept].sum()), float(highest[served].sum())
-        return best.chosen, best.value, best.bound
+            return WholeChoice(kept, float(value[kept].sum()), float(highest[served].sum()))
+        return best
 
     def _solved(self, sizes: _Sizes, served: Ints, value: Floats, **nodes: int) -> Ints | None:
         found = self._program(sizes, served, value, None, **nodes)

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from gavelpy.errors import InvalidInput
-from gavelpy.model.allocation import MEMORY_BYTES_MAX, Allocation, Certificate
+from gavelpy.model.allocation import MEMORY_BYTES_MAX, Allocation
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.explanation import Goal
 from gavelpy.model.problem import AllocationProblem
@@ -76,9 +76,7 @@ class Sia:
         share = np.zeros(problem.fits.shape)
         share[choices.row[chosen], choices.gpu_type[chosen]] = 1.0
         over = (problem.used(share) - problem.row_capacity) / np.maximum(problem.row_capacity, 1.0)
-        gap = (best.bound - best.value) / best.value if best.value > 0 else 0.0
-        violation = max(0.0, float(over.max(initial=0.0)))
-        certificate = Certificate(best.value, best.bound, gap, violation, "branch and bound", solve_s=0.0)
+        certificate = best.certificate(max(0.0, float(over.max(initial=0.0))))
         found = Allocation.of_known(problem, share, np.full(len(problem.gpu_types), np.nan), certificate)
         places = np.column_stack([choices.row[chosen], choices.gpu_type[chosen]]).reshape(-1, 2)
         return replace(found, next_round=places.astype(np.int64), memory=past.memory())

@@ -16,13 +16,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from gavelpy.errors import SolverFailed
+from gavelpy.model.allocation import Certificate
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.solve.solver import DETERMINISTIC, highs_program, new_highs
 
 NODES_MAX = 2_000
 GAP = 1e-7  # relative; branch and bound ends there
+GAP_MAX = 1e-6  # relative; a larger one is a warning
 _WHOLE = 1e-9  # HiGHS's tolerance of feasibility
 _CHOSEN = 0.5
+_TINY = np.finfo(np.float64).tiny
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +35,16 @@ class WholeChoice:
     chosen: Ints
     value: float
     bound: float
+
+    def certificate(self, violation: float, path: str = "branch and bound") -> Certificate:
+        """The proof of the total value, with a warning if branch and bound ended at its limit of nodes before it."""
+        gap = (self.bound - self.value) / max(abs(self.value), _TINY) if self.bound > self.value else 0.0
+        warning = ""
+        if gap > GAP_MAX:
+            warning = (
+                f"feasible, but proved to a gap of {gap:.1e} only, not to {GAP_MAX:g}: the limit of nodes was reached"
+            )
+        return Certificate(self.value, self.bound, gap, violation, path, solve_s=0.0, warning=warning)
 
 
 def best_whole_choices(job: Ints, value: Floats, demand: Floats, capacity: Floats) -> WholeChoice:
@@ -66,7 +79,7 @@ def _greedy(row: Ints, value: Floats, demand: Floats, capacity: Floats) -> Float
     """A feasible answer, (K,) of 0 and 1: choices in the order of their value per part of the capacity."""
     part = (demand / np.where(capacity > 0, capacity, 1.0)).sum(axis=1)
     chosen, left, waits = np.zeros(len(row)), capacity.astype(np.float64), np.ones(len(row), dtype=np.bool_)
-    for k in np.argsort(-value / np.maximum(part, np.finfo(np.float64).tiny), kind="stable").tolist():
+    for k in np.argsort(-value / np.maximum(part, _TINY), kind="stable").tolist():
         if waits[row[k]] and (demand[k] <= left).all():
             chosen[k], waits[row[k]] = 1.0, False
             left -= demand[k]

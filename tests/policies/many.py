@@ -73,9 +73,9 @@ def judged(number: int, solver: Solver | None = None, case: Case | None = None) 
     return Verdict(number, name, problem.job_count, not problem.runs_alone, path, gap, warned, took_s, wrong)
 
 
-def random_case(number: int) -> tuple[AllocationProblem, str]:
-    """Problem `number`, and the name of the policy to run on it."""
-    name = POLICIES[number % len(POLICIES)]
+def random_case(number: int, policy: str = "") -> tuple[AllocationProblem, str]:
+    """Problem `number`, and the name of the policy to run on it: the given one, or each in turn."""
+    name = policy or POLICIES[number % len(POLICIES)]
     rng = np.random.default_rng((number, 7))
     jobs_max, packed = DEAR.get(name, JOBS_MAX), bool(rng.random() < PACKED)
     for attempt in range(ATTEMPTS_MAX):
