@@ -7,6 +7,7 @@ others, so that GPUs which become free wait for the next answer.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -43,6 +44,11 @@ class JobStarts:
         self.waiting: list[int] = [
             job for job in np.flatnonzero((self.rate > 0).any(axis=1)).tolist() if self._type[job] < 0
         ]
+
+    def waiting_with_fewest(self) -> Iterator[tuple[int, float]]:
+        """The waiting jobs in order, each with the fewest GPUs of any from it on: with less free, none can start."""
+        fewest = np.minimum.accumulate(self.gpus[self.waiting][::-1])[::-1]
+        return zip(self.waiting, fewest.tolist(), strict=True)
 
     def start(self, job: int, gpu_type: int) -> None:
         """Gives GPUs of this type to the job."""

@@ -45,7 +45,9 @@ class ConservativeBackfilling:
         refuse_unused(self, problem)
         starts = JobStarts(problem)
         plans = [Plan(float(starts.free[t]), starts.ends(t)) for t in range(len(problem.gpu_types))]
-        for job in starts.waiting:
+        for job, fewest in starts.waiting_with_fewest():
+            if fewest > max(plan.free[0] for plan in plans):
+                break  # no later job can start now
             gpus, types = float(starts.gpus[job]), starts.by_speed(job)
             found = [plans[t].earliest_s(gpus, starts.runs_for_s(job, t)) for t in types]
             at_s = min(found)

@@ -52,7 +52,9 @@ class EasyBackfilling:
         refuse_unused(self, problem)
         starts = JobStarts(problem)
         reserved, shadow_s, extra = -1, math.inf, 0.0
-        for job in starts.waiting:
+        for job, fewest in starts.waiting_with_fewest():
+            if fewest > starts.free.max():
+                break  # no later job can start now
             gpus = starts.gpus[job]
             for gpu_type in starts.by_speed(job):
                 is_late = gpu_type == reserved and starts.runs_for_s(job, gpu_type) > shadow_s + TICK_S
