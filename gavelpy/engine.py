@@ -42,6 +42,7 @@ from gavelpy.model.configurations import with_size_rows
 from gavelpy.model.pairs import with_gaining_pairs
 from gavelpy.model.problem import AllocationProblem, BlindView
 from gavelpy.model.throughput import ThroughputTable
+from gavelpy.policies import memory
 from gavelpy.policies.base import Policy, ProblemInput, uses_of
 from gavelpy.policies.team_rows import allocate_within
 from gavelpy.solve.solver import Solver
@@ -56,7 +57,6 @@ PAIR_PROBE_SHARE = 0.5  # the same for a probed pair; a smaller share would wait
 KEYS_SPARE = 1024  # keys kept for jobs that are in no problem: new jobs, and jobs that may return
 LEFT_MAX_S = 86400.0 * 365.0  # cap on the remaining GPU time of a job
 ROUNDING = 2.0**-34  # solver error below a multiple that is ignored
-
 
 _Prices = tuple[dict[str, float], dict[tuple[str, str], float]]  # of GPUs, and of other resources
 
@@ -204,7 +204,7 @@ class Engine:
             certificate.warning,
             _known(allocation.shadow_prices),
             allocation.again_s,
-            allocation.memory,
+            memory.labelled(self.policy, allocation.memory),
             *_refused(question, allocation, impossible),
             sizes=gpus,
             next_round=next_round,
@@ -214,8 +214,10 @@ class Engine:
 
     def problem_of(self, question: SolveAllocation) -> AllocationProblem:
         """The problem of a request with its pairs and sizes, as the policy gets it if it is not blind."""
-        full, own = self._with_pairs(question) if question.packing else question.problem, question.sizes
-        return full if own is None else with_size_rows(full, own.rows, own.gpus.astype(float), own.rate_steps_per_s)
+        full, sizes = self._with_pairs(question) if question.packing else question.problem, question.sizes
+        if sizes is not None:
+            full = with_size_rows(full, sizes.rows, sizes.gpus.astype(float), sizes.rate_steps_per_s)
+        return replace(full, memory=memory.own(self.policy, full.memory)) if full.memory else full
 
     def _without_sizes(self, question: SolveAllocation, sizes: SizesOfJobs) -> AllocationSolved | AllocationFailed:
         """The answer of a policy that does not use sizes: it refuses the jobs that have several."""
@@ -306,9 +308,8 @@ class Engine:
     ) -> list[Probe]:
         """The most valuable measurements among the problem's jobs with estimated rates; with packing, also pairs."""
         problem = question.problem
-        rows = np.array(
-            [row for row, serial in enumerate(question.jobs.tolist()) if serial in self._keys], dtype=np.int64
-        )
+        estimated = [row for row, serial in enumerate(question.jobs.tolist()) if serial in self._keys]
+        rows = np.array(estimated, dtype=np.int64)
         if not len(rows):
             return []
         keys = [self._keys[serial] for serial in question.jobs[rows].tolist()]
@@ -322,9 +323,9 @@ class Engine:
         pairs = None
         if question.packing:
             value = value_alone(full, allocation.share, allocation.shadow_prices)[rows]
-            memory = None if question.memory is None else question.memory.of(rows)
+            of_gpus = None if question.memory is None else question.memory.of(rows)
             types, left = problem.gpu_types, jobs.gpu_s_left
-            pairs = self._pairs(estimator, keys, types, memory, value, left, _among(rows, shares))
+            pairs = self._pairs(estimator, keys, types, of_gpus, value, left, _among(rows, shares))
         probes = plan(jobs, self.profile_budget_s, probe_s=self.profile_probe_s, pairs=pairs)
         at = [*rows.tolist(), -1]  # -1 stays: alone
         return [replace(probe, row=at[probe.row], partner=at[probe.partner]) for probe in probes]
@@ -334,15 +335,15 @@ class Engine:
         estimator: ThroughputEstimator,
         keys: Sequence[Key],
         gpu_types: tuple[str, ...],
-        memory: GpuMemory | None,
+        of_gpus: GpuMemory | None,
         value: Floats,
         gpu_s_left: Floats,
         running: Ints,
     ) -> PairCandidates:
         kinds = list(dict.fromkeys(keys))
         slowdowns, fits = estimator.slowdowns(kinds, gpu_types)
-        if memory is not None:
-            fits = np.where(fit_together(_most_gib(keys, memory.needed_gib), memory.there_gib), fits, 0.0)
+        if of_gpus is not None:
+            fits = np.where(fit_together(_most_gib(keys, of_gpus.needed_gib), of_gpus.there_gib), fits, 0.0)
         cautious = estimator.pairs(kinds, gpu_types, self.pair_quantile)
         return pair_candidates(keys, slowdowns, fits, cautious, value, gpu_s_left, running)
 

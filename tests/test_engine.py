@@ -199,3 +199,30 @@ def test_estimate_without_a_table_knows_nothing() -> None:
 
     assert answer.rates_steps_per_s.shape == (1, 3)
     assert np.isnan(answer.rates_steps_per_s).all()
+
+
+@dataclass(frozen=True)
+class Reminded:
+    """A policy that remembers the memory of the answer before."""
+
+    name: str = "reminded"
+    summary: ClassVar[str] = "What the test says."
+    fills_leftover: ClassVar[bool] = True
+
+    def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:
+        """No shares; the memory grows by a byte in each answer."""
+        return replace(Allocation(problem, np.zeros((2, 2)), np.zeros(2), PROOF), memory=problem.memory + b"\n")
+
+
+def test_a_policy_gets_its_own_memory_and_none_of_another_policy() -> None:
+    problem = AllocationProblem.of("ab", ["v100", "k80"], [1, 1], [[1.0, 1.0], [1.0, 1.0]])
+    memory = b""
+    lengths = []
+    for name in ("first", "first", "second", "second", "first"):
+        engine = Engine(Reminded(name))
+        answer = engine.solve(SolveAllocation(1, replace(problem, memory=memory), SERIALS))
+        assert isinstance(answer, AllocationSolved)
+        memory = answer.memory
+        lengths.append(len(memory) - len(name))
+
+    assert lengths == [2, 3, 2, 3, 2]

@@ -19,6 +19,7 @@ from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import ProblemInput, ruled
 from gavelpy.policies.in_order import places
+from gavelpy.policies.memory import as_memory
 from gavelpy.policies.refusals import refuse_unused
 from gavelpy.solve.solver import Solver
 
@@ -183,7 +184,7 @@ class _Strides:
         columns = np.column_stack([self._job_pass, p.attained_gpu_s, self._type, planned_gpu_s]).tolist()
         jobs = {p.job_ids[row]: [*columns[row], self._users[user_of[row]]] for row in self._rows}
         users = dict(zip(self._users, self._pass.tolist(), strict=True))
-        return json.dumps({"users": users, "jobs": jobs}, separators=(",", ":")).encode() if jobs else b""
+        return as_memory({"users": users, "jobs": jobs}, jobs, users) if jobs else b""
 
     def answer(self, quantum_s: float) -> Allocation:
         """The jobs that are served, the fastest type first, one job at a time."""

@@ -9,11 +9,12 @@ from typing import ClassVar
 import numpy as np
 
 from gavelpy.errors import InvalidInput
-from gavelpy.model.allocation import MEMORY_BYTES_MAX, Allocation
+from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.explanation import Goal
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import COUNTED, ProblemInput
+from gavelpy.policies.memory import as_memory
 from gavelpy.solve.solver import Solver
 from gavelpy.solve.whole_choices import best_whole_choices
 
@@ -107,9 +108,7 @@ class _Past:
         rows = np.flatnonzero(self.starts > 0).tolist()
         columns = np.column_stack([held, self.gpus, self.most, self.starts])
         kept = {ids[row]: columns[row].tolist() for row in rows}
-        while len(text := json.dumps(kept, separators=(",", ":")).encode()) > MEMORY_BYTES_MAX:
-            kept = dict(list(kept.items())[len(kept) // 2 :])
-        return text if kept else b""
+        return as_memory(kept, kept) if kept else b""
 
 
 class _Choices:

@@ -20,6 +20,7 @@ from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import ProblemInput, ruled
 from gavelpy.policies.finish_time_fairness import isolated_s
 from gavelpy.policies.in_order import places
+from gavelpy.policies.memory import as_memory
 from gavelpy.policies.partial_allocation import Bids, partial_allocation
 from gavelpy.policies.refusals import refuse_unused
 from gavelpy.solve.solver import Solver
@@ -172,7 +173,7 @@ class _Market:
             answer,
             next_round=np.concatenate([named, places(p, rest, share)]).astype(np.int64),
             again_s=max(min(ends, default=math.inf), AGAIN_MIN_S),
-            memory=json.dumps(kept, separators=(",", ":")).encode() if kept else b"",
+            memory=as_memory(kept, kept) if kept else b"",
         )
 
     def _take(self, job: int, place: int, end: float) -> None:

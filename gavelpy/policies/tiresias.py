@@ -19,6 +19,7 @@ from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import COUNTED, Guarantee, ProblemInput
 from gavelpy.policies.in_order import run_in_order, service_left_gpu_s
+from gavelpy.policies.memory import as_memory
 from gavelpy.solve.solver import Solver
 
 Order = Literal["start", "gittins"]
@@ -143,16 +144,14 @@ class _State:
         columns = np.column_stack([self.start, self.promoted_at, self._ran_at_age, problem.attained_gpu_s])
         if not promotes:
             columns[:, 1:] = 0.0
-        kept: dict[str, Any] = {"begun": self._begun}  # Any: JSON
-        kept["jobs"] = {problem.job_ids[row]: columns[row].tolist() for row in rows}
+        jobs = {problem.job_ids[row]: columns[row].tolist() for row in rows}
+        services: dict[str, float] = {}
+        kept: dict[str, Any] = {"begun": self._begun, "jobs": jobs}  # Any: JSON
         if self._learns:
             service = problem.attained_gpu_s + service_left_gpu_s(problem)
-            finite = [row for row in rows if math.isfinite(service[row])]
-            kept |= {
-                "past": self.past.tolist(),
-                "service": {problem.job_ids[row]: float(service[row]) for row in finite},
-            }
-        return json.dumps(kept, separators=(",", ":")).encode()
+            services = {problem.job_ids[row]: float(service[row]) for row in rows if math.isfinite(service[row])}
+            kept |= {"past": self.past.tolist(), "service": services}
+        return as_memory(kept, services, jobs)
 
 
 def _listed(name: str, text: str | float) -> Floats:
