@@ -14,9 +14,8 @@ from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.explanation import Goal
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import COUNTED, ProblemInput
-from gavelpy.solve.one_choice_each import best_of_each
 from gavelpy.solve.solver import Solver
-from gavelpy.solve.whole_choices import WholeChoice
+from gavelpy.solve.whole_choices import WholeChoice, best_of_each
 
 ADJUSTMENT = 1e-5  # of a resource: of equal utilisations, the one that adjusts the fewest jobs
 _ROUNDING = 1e-9
@@ -126,7 +125,7 @@ class Dorm:
         """One place for each of these jobs, of the highest value, within capacity, θ2 and the limit of the loss."""
         of = np.flatnonzero(np.isin(sizes.job, served))
         loss_of, loss_limit = loss or (np.zeros(len(sizes.job)), 0.0)
-        rows = np.vstack([sizes.demand.T, sizes.is_adjusted, loss_of])[:, of]
+        rows = np.column_stack([sizes.demand, sizes.is_adjusted, loss_of])[of]
         limits = np.append(sizes.capacity, [math.ceil(self.adjusted * sizes.running), loss_limit])
         found = best_of_each(sizes.job[of], value[of], rows, limits, **nodes)
         return None if found is None else replace(found, chosen=of[found.chosen])

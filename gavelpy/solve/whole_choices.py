@@ -1,17 +1,19 @@
-"""At most one choice for each job, whole, of the highest total value: an integer program solved by HiGHS.
+"""One whole choice for each job, of the highest total value within capacities: integer programs solved by HiGHS.
 
     maximise    Σ_k v_k z_k
-    such that   Σ_{k of job j} z_k <= 1    for each job
-                Σ_k d_kr z_k <= W_r        for each row r of capacity (a resource at a GPU type)
+    such that   Σ_{k of job j} z_k <= 1    for each job (`best_whole_choices`), or = 1 (`best_of_each`)
+                Σ_k d_kr z_k <= W_r        for each row r of capacity (a resource at a GPU type), or any other limit
                 z_k in {0, 1}
 
 Branch and bound has a limit of nodes, not of time, so that equal programs give equal answers. What it has then is an
-answer with the gap that is proved.
+answer with the gap that is proved. Where each job must have a choice no answer may be possible; that is an answer too.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +23,9 @@ from gavelpy.model.arrays import Floats, Ints
 from gavelpy.solve.solver import DETERMINISTIC, highs_program, new_highs
 
 NODES_MAX = 2_000
+NODES_MAX_OF_EACH = 1_000  # nodes of programs that must choose for each job
 GAP = 1e-7  # relative; branch and bound ends there
+GAP_OF_EACH = 1e-9  # where a tie-breaker is part of the values
 GAP_MAX = 1e-6  # relative; a larger one is a warning
 _WHOLE = 1e-9  # HiGHS's tolerance of feasibility
 _CHOSEN = 0.5
@@ -48,7 +52,7 @@ class WholeChoice:
 
 
 def best_whole_choices(job: Ints, value: Floats, demand: Floats, capacity: Floats) -> WholeChoice:
-    """The best choices. Raises SolverFailed if HiGHS does.
+    """The best choices, at most one for each job. Raises SolverFailed if HiGHS does.
 
     `job` (K,) is the job of each choice, `demand` (K, R) what it uses of each row of `capacity` (R,). Choices without a
     positive value, and those that do not fit alone, are in no answer.
@@ -61,18 +65,33 @@ def best_whole_choices(job: Ints, value: Floats, demand: Floats, capacity: Float
     of_use = np.flatnonzero((value > 0) & (demand <= capacity).all(axis=1))
     if not len(of_use):
         return WholeChoice(of_use, 0.0, 0.0)
-    job, value, demand = job[of_use], value[of_use], demand[of_use]
-    jobs, row = np.unique(job, return_inverse=True)
-    K, J = len(of_use), len(jobs)
-    column, resource = np.nonzero(demand)
-    rows = np.concatenate([row, J + resource])
-    columns, values = np.concatenate([np.arange(K), column]), np.concatenate([np.ones(K), demand[column, resource]])
-    order = np.argsort(columns, kind="stable")
-    starts = np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=K))])
-    bounds = np.concatenate([np.ones(J), capacity])
-    matrix: tuple[Ints, Ints, Floats] = (starts, rows[order], values[order])
-    chosen, bound = _solved(matrix, value, bounds, _greedy(row, value, demand, capacity))
-    return WholeChoice(of_use[chosen], float(value[chosen].sum()), max(bound, float(value[chosen].sum())))
+    value, demand = value[of_use], demand[of_use]
+    _, row = np.unique(job[of_use], return_inverse=True)
+    options = {"mip_rel_gap": GAP, "mip_max_nodes": NODES_MAX}
+    found = _solved(_Program(row, value, demand, capacity, -np.inf), options, _greedy(row, value, demand, capacity))
+    assert found is not None, "the start is an answer"
+    return replace(found, chosen=of_use[found.chosen])
+
+
+def best_of_each(
+    job: Ints, value: Floats, demand: Floats, limits: Floats, nodes_max: int = NODES_MAX_OF_EACH
+) -> WholeChoice | None:
+    """The best choices, exactly one for each job; None if no answer is possible, or none was found within the nodes.
+
+    Arguments as for `best_whole_choices`; values of any sign. Raises SolverFailed if HiGHS does.
+
+    >>> job, demand = np.array([0, 0, 1, 1]), np.array([[2.0], [1.0], [1.0], [2.0]])
+    >>> best = best_of_each(job, np.array([3.0, 1.0, 1.0, 4.0]), demand, np.array([3.0]))
+    >>> best.chosen.tolist(), best.value
+    ([1, 3], 5.0)
+    >>> best_of_each(job, np.zeros(4), demand, np.array([1.0])) is None
+    True
+    """
+    if not len(job):
+        return WholeChoice(np.zeros(0, dtype=np.int64), 0.0, 0.0)
+    _, row = np.unique(job, return_inverse=True)
+    options = {"mip_rel_gap": GAP_OF_EACH, "mip_abs_gap": 0.0, "mip_max_nodes": nodes_max}
+    return _solved(_Program(row, value, demand, limits, 1.0), options)
 
 
 def _greedy(row: Ints, value: Floats, demand: Floats, capacity: Floats) -> Floats:
@@ -86,23 +105,60 @@ def _greedy(row: Ints, value: Floats, demand: Floats, capacity: Floats) -> Float
     return chosen
 
 
-def _solved(matrix: tuple[Ints, Ints, Floats], value: Floats, high: Floats, start: Floats) -> tuple[Ints, float]:
-    """The places of the columns that are one, and the bound of the total value, from a feasible start (K,)."""
+@dataclass(frozen=True, eq=False)
+class _Program:
+    """K choices of the jobs `row`, 0..J-1: their values, what they use of R limits, and the least choices of a job."""
+
+    row: Ints  # (K,)
+    value: Floats  # (K,)
+    demand: Floats  # (K, R)
+    limits: Floats  # (R,)
+    least: float
+
+    @property
+    def jobs(self) -> int:
+        """J."""
+        return int(self.row.max()) + 1
+
+    def of_highs(self) -> Any:  # highspy has no types
+        """The program in HiGHS's own form."""
+        import highspy
+
+        K, J = self.demand.shape[0], self.jobs
+        column, limit = np.nonzero(self.demand)
+        rows = np.concatenate([self.row, J + limit])
+        columns = np.concatenate([np.arange(K), column])
+        values = np.concatenate([np.ones(K), self.demand[column, limit]])
+        order = np.argsort(columns, kind="stable")
+        starts = np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=K))])
+        low = np.concatenate([np.full(J, self.least), np.full(len(self.limits), -np.inf)])
+        high = np.concatenate([np.ones(J), self.limits])
+        matrix = (starts, rows[order], values[order])
+        program = highs_program(matrix, -self.value, (np.zeros(K), np.ones(K)), (low, high))
+        program.integrality_ = [highspy.HighsVarType.kInteger] * K
+        return program
+
+
+def _solved(program: _Program, options: Mapping[str, Any], start: Floats | None = None) -> WholeChoice | None:
+    """The best choices, from a feasible start (K,) if one is known; None = no answer."""
     import highspy
 
-    K = len(value)
-    options = {"mip_rel_gap": GAP, "mip_max_nodes": NODES_MAX, "mip_feasibility_tolerance": _WHOLE}
-    highs = new_highs({**DETERMINISTIC, **options})
-    program = highs_program(matrix, -value, (np.zeros(K), np.ones(K)), (np.full(len(high), -np.inf), high))
-    program.integrality_ = [highspy.HighsVarType.kInteger] * K
-    highs.passModel(program)
-    first = highspy.HighsSolution()
-    first.col_value = start.tolist()
-    highs.setSolution(first)
+    highs = new_highs({**DETERMINISTIC, "mip_feasibility_tolerance": _WHOLE, **options})
+    highs.passModel(program.of_highs())
+    if start is not None:
+        first = highspy.HighsSolution()
+        first.col_value = start.tolist()
+        highs.setSolution(first)
     highs.run()
     status, solution = highs.getModelStatus(), highs.getSolution()
-    done = (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kSolutionLimit)
-    if status not in done or not solution.value_valid:
-        detail = "one whole choice for each job"
-        raise SolverFailed(highs.modelStatusToString(status), jobs=K, gpu_types=len(high), detail=detail)
-    return np.flatnonzero(np.array(solution.col_value) > _CHOSEN), -float(highs.getInfo().mip_dual_bound)
+    of = highspy.HighsModelStatus
+    if status in (of.kInfeasible, of.kUnboundedOrInfeasible):
+        return None
+    if status == of.kSolutionLimit and not solution.value_valid:
+        return None
+    if status not in (of.kOptimal, of.kSolutionLimit) or not solution.value_valid:
+        rows, detail = len(program.limits), "one whole choice for each job"
+        raise SolverFailed(highs.modelStatusToString(status), jobs=program.jobs, gpu_types=rows, detail=detail)
+    chosen = np.flatnonzero(np.array(solution.col_value) > _CHOSEN)
+    total = float(program.value[chosen].sum())
+    return WholeChoice(chosen, total, max(total, -float(highs.getInfo().mip_dual_bound)))

@@ -18,7 +18,7 @@ from gavelpy.model.problem import AllocationProblem, Size
 from gavelpy.policies.base import PolicyRun
 from gavelpy.policies.dorm import ADJUSTMENT, Dorm, fair_dominant_shares
 from gavelpy.simulator.compare import compare
-from gavelpy.solve.one_choice_each import best_of_each
+from gavelpy.solve.whole_choices import best_of_each
 from gavelpy.traces.generator import GeneratorOptions, generate
 from gavelpy.traces.workloads import published_throughputs
 
@@ -191,7 +191,7 @@ def test_many_jobs_have_a_stated_gap() -> None:
 
 
 def test_no_choice_and_no_answer() -> None:
-    none = best_of_each(np.zeros(0, np.int64), np.zeros(0), np.zeros((1, 0)), np.ones(1))
+    none = best_of_each(np.zeros(0, np.int64), np.zeros(0), np.zeros((0, 1)), np.ones(1))
 
     assert none is not None
     assert none.chosen.tolist() == []

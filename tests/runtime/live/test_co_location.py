@@ -63,9 +63,9 @@ def process_of(stage: Stage, job: int) -> int:
 def test_two_jobs_that_fit_share_a_gpu_and_a_third_waits(start: StartStage, tmp_path: Path) -> None:
     stage = packed(start, tmp_path)
     large = submit(stage, "large", 1e6, 12.0)
+    stage.wait_saved(large)  # in the first round: it would lose against the two together
     jobs = [submit(stage, name, 1e6, 8.0) for name in ("one", "two")]
     patient = pb.CancelJobsRequest(jobs=["large"])
-    stage.wait_saved(large)
     with stage.cluster.client() as client:
         client.CancelJobs(patient)
 
