@@ -72,7 +72,7 @@ def test_memory_is_handed_back_and_the_policy_is_asked_again() -> None:
 
     assert (due_s, core.wakeup_s, early) == (50.0, 100.0, [])
     assert policy.seen == [b"", b"1"]
-    assert core.question.memory == b"2"
+    assert core.question.memory == b"counting\n2"
 
 
 def test_a_policy_sees_job_types_owners_and_how_long_a_start_took() -> None:
@@ -128,9 +128,9 @@ def test_journal_and_snapshot_keep_all_of_it() -> None:
     restored = restore(decode_state(encode_state(snapshot(core))))
 
     assert isinstance(read, AllocationSolved)
-    assert (read.again_s, read.memory, read.refused_why) == (5.0, b"1", ("no value",))
+    assert (read.again_s, read.memory, read.refused_why) == (5.0, b"counting\n1", ("no value",))
     assert read.refused_jobs.tolist() == [1]
-    assert (restored.wakeup_s, restored.question.memory) == (5.0, b"1")
+    assert (restored.wakeup_s, restored.question.memory) == (5.0, b"counting\n1")
     assert reasons(restored)[1].kind is ReasonKind.REFUSED
 
 
