@@ -31,7 +31,7 @@ def test_a_leader_renews_its_row_until_another_one_leads(postgres_url: str) -> N
         assert watch.leader() == Leader(two, is_connected=True, address="b:1", beat=0)
         with pytest.raises(FencedOut):
             mine.renew(one)
-    assert not watch.leader().is_connected
+    wait_until(lambda: not watch.leader().is_connected, "the server has ended its connection")
     watch.close()
     mine.close()
 

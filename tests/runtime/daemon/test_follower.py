@@ -20,6 +20,7 @@ from gavelpy.runtime.daemon.config import Config
 from gavelpy.runtime.daemon.follower import FETCHED_AT_ONCE, Follower
 from gavelpy.runtime.daemon.recovery import Replica
 from gavelpy.runtime.daemon.standby import StandbyScheduler
+from gavelpy.runtime.local_cluster import wait_until
 from tests.runtime.daemon.harness import make_config, make_spec
 
 LEADER = SchedulerMember("a:1", "1")
@@ -129,7 +130,7 @@ def test_an_older_version_does_not_take_over_from_a_newer_one(
         submit(store, 0)
         assert standby._look() is Turn.WAIT
         append_newer(store, monkeypatch)
-    assert standby._look() is Turn.LEAD  # the leader has gone
+    wait_until(lambda: standby._look() is Turn.LEAD, "the leader's connection has ended at the server")
 
     assert standby._take_turn(Turn.LEAD) is None
 
