@@ -48,6 +48,7 @@ _COMMANDS = {
     "top": ("top:top", _CLUSTER),
     "nodes": ("nodes:nodes", _CLUSTER),
     "usage": ("usage:usage", _CLUSTER),
+    "shadow-prices": ("shadow_prices:shadow_prices", _CLUSTER),
     "drain": ("nodes:drain", _CLUSTER),
     "node": ("nodes:app", _CLUSTER),
     "policy": ("policy:app", _CLUSTER),

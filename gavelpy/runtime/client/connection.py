@@ -200,6 +200,11 @@ class Client:
         request = pb.GetUsageRequest(since_s=since_s, owner=owner)
         return self._called(self._stub.GetUsage, request, pb.GetUsageResponse)
 
+    def shadow_prices(self, *, since_s: float = 0.0, until_s: float = 0.0) -> list[pb.ShadowPriceRow]:
+        """Marginal values of GPUs and other resources by hour, between two Unix times; 0 = the first, now."""
+        request = pb.GetShadowPricesRequest(since_s=since_s, until_s=until_s)
+        return list(self._called(self._stub.GetShadowPrices, request, pb.GetShadowPricesResponse).rows)
+
     def set_policy(self, *, policy: str = "", parameters: str = "", round_s: float = 0.0) -> pb.GetClusterResponse:
         """Changes the policy or round length and returns the cluster; an empty or 0 argument changes nothing."""
         request = pb.SetPolicyRequest(policy=policy, policy_parameters=parameters, round_s=round_s)

@@ -14,6 +14,7 @@ driver              writes events to the journal, applies them to the core, exec
 command_executor    executes the core's commands, and turns reports of nodes into events
 job_history         starts, ends and notes of jobs
 usage               GPU time by hour, owner, entity and GPU type
+shadow_prices       marginal values of GPUs and other resources over time
 metrics             Prometheus metrics and health checks, by HTTP
 state_metrics       gauges of jobs, users, entities, nodes and lag, read at each scrape
 

@@ -45,6 +45,7 @@ from gavelpy.mechanism.translation import to_rows
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.runtime.daemon.nodes.registry import is_keyed
 from gavelpy.runtime.daemon.notices import NOTICES_MAX, Notice, notice_of_cancelled, notices_of_ended
+from gavelpy.runtime.daemon.shadow_prices import ShadowPrices
 from gavelpy.runtime.daemon.usage import UsageBook
 
 logger = logging.getLogger(__name__)
@@ -111,6 +112,7 @@ class JobHistory:
         self.answer = PolicyAnswer()
         self.notices: deque[Notice] = deque(maxlen=NOTICES_MAX)  # oldest first
         self.usage = UsageBook()
+        self.shadow_prices = ShadowPrices()
 
     # Queries ------------------------------------------------------------------------------------------------------
 
@@ -204,7 +206,7 @@ class JobHistory:
             case PolicyChanged():
                 self.policy = event
             case AllocationSolved():
-                self.answer = PolicyAnswer(event.objective, event.gap, event.path, event.warning)
+                self._solved(event, core, now_s)
             case AllocationFailed():
                 self.answer = replace(self.answer, failure=event.detail)
             case _:
@@ -215,6 +217,11 @@ class JobHistory:
             self.lost_s.pop(event.node_id, None)
         if core.unmet_jobs:
             self._unmet(core, now_s)
+
+    def _solved(self, event: AllocationSolved, core: SchedulerCore, now_s: float) -> None:
+        self.answer = PolicyAnswer(event.objective, event.gap, event.path, event.warning)
+        policy = "" if self.policy is None else self.policy.policy
+        self.shadow_prices.solved(event, core.pool.gpu_types, policy, now_s)
 
     def _unmet(self, core: SchedulerCore, now_s: float) -> None:
         """Records jobs that were cancelled because a job that they come after did not finish."""
@@ -328,6 +335,7 @@ class JobHistory:
             "lost_s": dict(self.lost_s),
             "notices": [list(notice) for notice in self.notices],
             "usage": self.usage.snapshot(),
+            "shadow_prices": self.shadow_prices.snapshot(),
             "policy": None if self.policy is None else [self.policy.policy, self.policy.parameters, self.policy.blind],
         }
 
@@ -350,6 +358,7 @@ class JobHistory:
             ]
             history.lost_s = dict.fromkeys(lost, core.now_s) | dict(state.get("lost_s", {}))
             history.usage = UsageBook.restore(state.get("usage"), core)
+            history.shadow_prices = ShadowPrices.restore(state.get("shadow_prices"))
             history.policy = None if state["policy"] is None else PolicyChanged(*state["policy"])
         except (LookupError, TypeError, ValueError) as error:
             raise JournalCorrupt(f"job history of the snapshot is corrupt: {error!r}") from None

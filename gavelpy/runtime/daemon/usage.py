@@ -160,7 +160,7 @@ class UsageBook:
                 self._open[number] = lease._replace(started_s=until_s)
 
     def _book(self, lease: OpenLease, until_s: float) -> None:
-        for start_s, length_s, seconds in _periods(lease.started_s, until_s, self._daily_s):
+        for start_s, length_s, seconds in periods(lease.started_s, until_s, self._daily_s):
             gpu_s = seconds * lease.gpus
             sums = [gpu_s, self._cost_usd(lease, gpu_s), 0.0, 0.0, 0.0]
             _plus(self._sums.setdefault(_key(start_s, length_s, lease.holder), list(_NOTHING)), sums)
@@ -265,7 +265,7 @@ def _parts(key: str) -> tuple[int, int, Holder]:
     return int(start_s), int(length_s), Holder(owner, entity, gpu_type)
 
 
-def _periods(start_s: float, end_s: float, daily_s: float) -> Iterator[tuple[int, int, float]]:
+def periods(start_s: float, end_s: float, daily_s: float) -> Iterator[tuple[int, int, float]]:
     """Start and length of each period between two times, and the seconds in it; days before `daily_s`, then hours."""
     while start_s < end_s:
         length_s = DAY_S if start_s < daily_s else HOUR_S

@@ -37,6 +37,7 @@ class Operation(StrEnum):
     GET_CLUSTER = "GetCluster"
     SET_POLICY = "SetPolicy"
     GET_USAGE = "GetUsage"
+    GET_SHADOW_PRICES = "GetShadowPrices"
     LIST_EVENTS = "ListEvents"
     READ_LOGS = "ReadLogs"
     OPEN_TUNNEL = "OpenTunnel"
@@ -67,6 +68,7 @@ ROLES: Mapping[Operation, frozenset[Role]] = {
     Operation.GET_CLUSTER: _PEOPLE,
     Operation.SET_POLICY: _ADMINS,
     Operation.GET_USAGE: _PEOPLE,
+    Operation.GET_SHADOW_PRICES: _PEOPLE,
     Operation.LIST_EVENTS: _PEOPLE,
     Operation.READ_LOGS: _PEOPLE,
     Operation.OPEN_TUNNEL: _PEOPLE,

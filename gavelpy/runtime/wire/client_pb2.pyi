@@ -2072,6 +2072,98 @@ class UsageRow(_message.Message):
 Global___UsageRow: _TypeAlias = UsageRow  # noqa: Y015
 
 @_typing.final
+class GetShadowPricesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINCE_S_FIELD_NUMBER: _builtins.int
+    UNTIL_S_FIELD_NUMBER: _builtins.int
+    since_s: _builtins.float
+    """Unix time; 0 = since the journal began"""
+    until_s: _builtins.float
+    """0 = now"""
+    def __init__(
+        self,
+        *,
+        since_s: _builtins.float = ...,
+        until_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["since_s", b"since_s", "until_s", b"until_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetShadowPricesRequest: _TypeAlias = GetShadowPricesRequest  # noqa: Y015
+
+@_typing.final
+class GetShadowPricesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROWS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShadowPriceRow]:
+        """in order of start, policy, GPU type and resource"""
+
+    def __init__(
+        self,
+        *,
+        rows: _abc.Iterable[Global___ShadowPriceRow] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetShadowPricesResponse: _TypeAlias = GetShadowPricesResponse  # noqa: Y015
+
+@_typing.final
+class ShadowPriceRow(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_S_FIELD_NUMBER: _builtins.int
+    LENGTH_S_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    GPU_TYPE_FIELD_NUMBER: _builtins.int
+    RESOURCE_FIELD_NUMBER: _builtins.int
+    KNOWN_S_FIELD_NUMBER: _builtins.int
+    MEAN_FIELD_NUMBER: _builtins.int
+    HIGHEST_FIELD_NUMBER: _builtins.int
+    start_s: _builtins.float
+    """Unix time of the period"""
+    length_s: _builtins.float
+    """an hour; a day if it is more than a month ago"""
+    policy: _builtins.str
+    """the price is in units of its objective"""
+    gpu_type: _builtins.str
+    resource: _builtins.str
+    """gpu, or one that limited jobs: cpus, memory_gib, a row of a team"""
+    known_s: _builtins.float
+    """time of the period in which an allocation stated the price"""
+    mean: _builtins.float
+    """over known_s"""
+    highest: _builtins.float
+    def __init__(
+        self,
+        *,
+        start_s: _builtins.float = ...,
+        length_s: _builtins.float = ...,
+        policy: _builtins.str = ...,
+        gpu_type: _builtins.str = ...,
+        resource: _builtins.str = ...,
+        known_s: _builtins.float = ...,
+        mean: _builtins.float = ...,
+        highest: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_type", b"gpu_type", "highest", b"highest", "known_s", b"known_s", "length_s", b"length_s", "mean", b"mean", "policy", b"policy", "resource", b"resource", "start_s", b"start_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShadowPriceRow: _TypeAlias = ShadowPriceRow  # noqa: Y015
+
+@_typing.final
 class ListEventsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

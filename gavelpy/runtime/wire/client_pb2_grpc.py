@@ -109,6 +109,11 @@ class SchedulerServiceStub:
                 request_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.GetUsageRequest.SerializeToString,
                 response_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.GetUsageResponse.FromString,
                 _registered_method=True)
+        self.GetShadowPrices = channel.unary_unary(
+                '/gavelpy.v1.SchedulerService/GetShadowPrices',
+                request_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.GetShadowPricesRequest.SerializeToString,
+                response_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.GetShadowPricesResponse.FromString,
+                _registered_method=True)
         self.ListEvents = channel.unary_stream(
                 '/gavelpy.v1.SchedulerService/ListEvents',
                 request_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.ListEventsRequest.SerializeToString,
@@ -227,6 +232,13 @@ class SchedulerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetShadowPrices(self, request, context):
+        """over time
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListEvents(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -323,6 +335,11 @@ def add_SchedulerServiceServicer_to_server(servicer, server):
                     servicer.GetUsage,
                     request_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.GetUsageRequest.FromString,
                     response_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.GetUsageResponse.SerializeToString,
+            ),
+            'GetShadowPrices': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetShadowPrices,
+                    request_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.GetShadowPricesRequest.FromString,
+                    response_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.GetShadowPricesResponse.SerializeToString,
             ),
             'ListEvents': grpc.unary_stream_rpc_method_handler(
                     servicer.ListEvents,
@@ -745,6 +762,33 @@ class SchedulerService:
             '/gavelpy.v1.SchedulerService/GetUsage',
             gavelpy_dot_runtime_dot_wire_dot_client__pb2.GetUsageRequest.SerializeToString,
             gavelpy_dot_runtime_dot_wire_dot_client__pb2.GetUsageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetShadowPrices(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gavelpy.v1.SchedulerService/GetShadowPrices',
+            gavelpy_dot_runtime_dot_wire_dot_client__pb2.GetShadowPricesRequest.SerializeToString,
+            gavelpy_dot_runtime_dot_wire_dot_client__pb2.GetShadowPricesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -54,6 +54,8 @@ class SchedulerServiceStub:
     SetPolicy: _grpc.UnaryUnaryMultiCallable[_client_pb2.SetPolicyRequest, _client_pb2.SetPolicyResponse]
     GetUsage: _grpc.UnaryUnaryMultiCallable[_client_pb2.GetUsageRequest, _client_pb2.GetUsageResponse]
     """sums by owner, entity and GPU type"""
+    GetShadowPrices: _grpc.UnaryUnaryMultiCallable[_client_pb2.GetShadowPricesRequest, _client_pb2.GetShadowPricesResponse]
+    """over time"""
     ListEvents: _grpc.UnaryStreamMultiCallable[_client_pb2.ListEventsRequest, _client_pb2.ListEventsResponse]
     ReadLogs: _grpc.UnaryStreamMultiCallable[_client_pb2.ReadLogsRequest, _client_pb2.ReadLogsResponse]
     OpenTunnel: _grpc.StreamStreamMultiCallable[_client_pb2.OpenTunnelRequest, _client_pb2.OpenTunnelResponse]
@@ -85,6 +87,8 @@ class SchedulerServiceAsyncStub(SchedulerServiceStub):
     SetPolicy: _aio.UnaryUnaryMultiCallable[_client_pb2.SetPolicyRequest, _client_pb2.SetPolicyResponse]  # type: ignore[assignment]
     GetUsage: _aio.UnaryUnaryMultiCallable[_client_pb2.GetUsageRequest, _client_pb2.GetUsageResponse]  # type: ignore[assignment]
     """sums by owner, entity and GPU type"""
+    GetShadowPrices: _aio.UnaryUnaryMultiCallable[_client_pb2.GetShadowPricesRequest, _client_pb2.GetShadowPricesResponse]  # type: ignore[assignment]
+    """over time"""
     ListEvents: _aio.UnaryStreamMultiCallable[_client_pb2.ListEventsRequest, _client_pb2.ListEventsResponse]  # type: ignore[assignment]
     ReadLogs: _aio.UnaryStreamMultiCallable[_client_pb2.ReadLogsRequest, _client_pb2.ReadLogsResponse]  # type: ignore[assignment]
     OpenTunnel: _aio.StreamStreamMultiCallable[_client_pb2.OpenTunnelRequest, _client_pb2.OpenTunnelResponse]  # type: ignore[assignment]
@@ -203,6 +207,14 @@ class SchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_client_pb2.GetUsageResponse, _abc.Awaitable[_client_pb2.GetUsageResponse]]:
         """sums by owner, entity and GPU type"""
+
+    @_abc_1.abstractmethod
+    def GetShadowPrices(
+        self,
+        request: _client_pb2.GetShadowPricesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.GetShadowPricesResponse, _abc.Awaitable[_client_pb2.GetShadowPricesResponse]]:
+        """over time"""
 
     @_abc_1.abstractmethod
     def ListEvents(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gavelpy.journal.archive_tables import PastJob
@@ -14,6 +14,7 @@ from gavelpy.runtime.daemon.queries.job_status import JobStatus, PublicState, af
 from gavelpy.runtime.daemon.queries.log_lines import LogOrigin
 from gavelpy.runtime.daemon.queries.logs import LogChunk
 from gavelpy.runtime.daemon.queries.past import described, history_lines, status_of
+from gavelpy.runtime.daemon.queries.shadow_prices import ShadowPrice
 from gavelpy.runtime.daemon.queries.usage import UsageReport
 from gavelpy.runtime.wire import client_pb2 as pb
 from gavelpy.runtime.wire import log_pb2, software_pb2
@@ -126,6 +127,11 @@ def usage_message(found: UsageReport) -> pb.GetUsageResponse:
     """GPU time by holder."""
     rows = [pb.UsageRow(**vars(row)) for row in found.rows]
     return pb.GetUsageResponse(rows=rows, since_s=found.since_s, until_s=found.until_s)
+
+
+def shadow_prices_message(found: Sequence[ShadowPrice]) -> pb.GetShadowPricesResponse:
+    """Marginal values by period."""
+    return pb.GetShadowPricesResponse(rows=[pb.ShadowPriceRow(**vars(row)) for row in found])
 
 
 def log_message(chunk: LogChunk, job_name: Callable[[int], str]) -> pb.ReadLogsResponse:

@@ -28,6 +28,7 @@ from gavelpy.runtime.daemon.queries.fields import number, require, text
 from gavelpy.runtime.daemon.queries.job_status import JobStatus, PublicState
 from gavelpy.runtime.daemon.queries.jobs import PAGE_DEFAULT, JobQueries
 from gavelpy.runtime.daemon.queries.past import merged, status_of
+from gavelpy.runtime.daemon.queries.shadow_prices import shadow_prices
 from gavelpy.runtime.daemon.queries.state import SchedulerState
 from gavelpy.runtime.daemon.queries.usage import usage
 from gavelpy.runtime.daemon.rpc.client_messages import (
@@ -38,6 +39,7 @@ from gavelpy.runtime.daemon.rpc.client_messages import (
     job_message,
     node_message,
     past_message,
+    shadow_prices_message,
     usage_message,
 )
 from gavelpy.runtime.security.identity import Refusal, caller
@@ -157,6 +159,10 @@ class ReadService:
         """GPU time of the caller's jobs, for admins of all jobs, by owner, entity and GPU type."""
         owner = text("owner", request.owner)
         return usage_message(await usage(self._state, caller(), since_s=request.since_s, owner=owner))
+
+    async def GetShadowPrices(self, request: pb.GetShadowPricesRequest, context: Context) -> pb.GetShadowPricesResponse:
+        """Marginal values of GPUs and other resources by hour."""
+        return shadow_prices_message(shadow_prices(self._state, request.since_s, request.until_s))
 
     def _reservations(self) -> list[pb.Reservation]:
         return [pb.Reservation(**vars(status)) for status in self._cluster.reservations()]

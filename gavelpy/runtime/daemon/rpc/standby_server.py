@@ -30,7 +30,10 @@ from gavelpy.runtime.security.well_formed import WellFormed
 from gavelpy.runtime.wire import client_pb2
 
 _SERVICE = client_pb2.DESCRIPTOR.services_by_name["SchedulerService"]
-READS = ("GetServerInfo", "ListJobs", "GetJob", "WaitJobs", "ListNodes", "ListReservations", "GetCluster", "GetUsage")
+READS = (
+    "GetServerInfo", "ListJobs", "GetJob", "WaitJobs", "ListNodes", "ListReservations", "GetCluster", "GetUsage",
+    "GetShadowPrices",
+)  # fmt: skip
 HINT = " (--stale-ok reads from a standby)"
 Context = grpc.aio.ServicerContext[Any, Any]
 
