@@ -17,6 +17,7 @@ _LIBRARY, _CLUSTER = "Library and simulator", "A running cluster"
 _COMMANDS = {
     "demo": ("demo:demo", _LIBRARY),
     "simulate": ("simulate:simulate", _LIBRARY),
+    "compare": ("gavelpy.sweeps.compare:compare", _LIBRARY),
     "sweep": ("gavelpy.sweeps.command:sweep", _LIBRARY),
     "whatif": ("whatif:whatif", _LIBRARY),
     "plan": ("gavelpy.sweeps.questions:plan", _LIBRARY),

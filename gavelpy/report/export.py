@@ -57,8 +57,14 @@ def write_figures(directory: Path, results: Sequence[Result]) -> list[Path]:
 
 
 def write_curves(directory: Path, figures: Sequence[Figure]) -> list[Path]:
-    """Writes figures with curves, each as SVG, PDF and CSV; returns the paths. Raises InvalidInput as above."""
-    drawings = {figure.name: (figure.height / _INCHES, partial(_draw_curves, figure)) for figure in figures}
+    """Writes figures of curves, or of marks of one run, as SVG, PDF and CSV; returns the paths. Raises as above."""
+    drawings = {
+        figure.name: (
+            figure.height / _INCHES,
+            partial(_draw_curves, figure) if figure.curves else partial(_draw_marks, figure, ""),
+        )
+        for figure in figures
+    }
     return _write(directory, {figure.name: figure.table() for figure in figures}, drawings)
 
 
@@ -136,6 +142,8 @@ def _draw_group(axes: Axes, marks: PlotMarks) -> None:
             "edgecolors": marks.colour,
         }
         axes.scatter(marks.x, marks.y, s=12, alpha=0.65, linewidths=0.6, label=marks.group, **colours)
+        for text, x, y in zip(marks.text if marks.is_named else (), marks.x, marks.y, strict=False):
+            axes.annotate(text, (x, y), xytext=(4, 0), textcoords="offset points", fontsize=7, va="center")
     else:
         axes.hlines(marks.y, marks.x, marks.end, color=marks.colour, linewidth=marks.width / 3, label=marks.group)
 
@@ -174,6 +182,8 @@ def _label(
     axes.set_ylabel(y.title)
     if x.scale is Scale.LOG:
         axes.set_xscale("log")
+    if y.scale is Scale.LOG:
+        axes.set_yscale("log")
     if y.scale is Scale.PERCENT:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     for limits, chosen in ((axes.set_xlim, x_range or x.range), (axes.set_ylim, y_range or y.range)):

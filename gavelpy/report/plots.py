@@ -77,6 +77,7 @@ class PlotMarks:
     end: Floats | None = None  # (n,)
     width: float = 6.0  # of a point or a line, in pixels
     is_hollow: bool = False
+    is_named: bool = False  # whether the text of each point is next to it
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +123,7 @@ class Figure:
                     "text": list(m.text),
                     "width": m.width,
                     "hollow": m.is_hollow,
+                    **({"named": True} if m.is_named else {}),
                 }
                 for m in groups
             ]

@@ -39,6 +39,7 @@ FAILURES: Final = (
     GavelError, ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, MemoryError, NameError,
     OSError, RuntimeError, SyntaxError, TypeError, ValueError,
 )  # fmt: skip
+STOPPED: Final = "Stopped"  # error_type of a cell that was stopped before its end
 _BUILD: Final = takes_choices(experiment_of)
 _NOT_OPTIONS: Final = frozenset({"already_read"})
 _OF_TRACES: Final = frozenset(
@@ -177,25 +178,28 @@ class Cell:
 _last_read: dict[Any, Trace] = {}  # at most one
 
 
-def run_cell(cell: Cell) -> dict[str, Any]:  # Any: JSON values
+def run_cell(cell: Cell, **watched: Any) -> dict[str, Any]:  # Any: JSON values; as of `results_of`
     """The results of a cell: its metrics, or its error and the error's type; and warnings, a line each.
 
-    Runs in another process, possibly on another machine.
+    Runs in another process, possibly on another machine. `watched`: `progress` and `stop` of the simulation. Once
+    `stop()` is true, the simulation ends and is an error of type `STOPPED`.
     """
     started_s, warnings = time.process_time(), io.StringIO()
     try:
         with contextlib.redirect_stderr(warnings):
             _check_inputs(cell)
-            found = _metrics(cell.experiment())
+            found = _metrics(cell.experiment(), **watched)
     except FAILURES as error:
         found = {"error": str(error) or type(error).__name__, "error_type": type(error).__name__}
     return {**found, "warnings": warnings.getvalue().strip(), "cell_cpu_s": time.process_time() - started_s}
 
 
-def _metrics(experiment: Experiment) -> dict[str, Any]:
+def _metrics(experiment: Experiment, **watched: Any) -> dict[str, Any]:  # Any: as of `results_of`
     if len(experiment.runs) != 1:
         raise InvalidInput(f"a cell must have one policy, got {', '.join(run.label for run in experiment.runs)}")
-    (result,) = results_of(experiment).values()
+    (result,) = results_of(experiment, **watched).values()
+    if result.partial:
+        return {"error": result.partial, "error_type": STOPPED, "jobs": len(experiment.trace)}
     values = result.allocation_values
     marginal = {
         f"marginal_value_{name}": math.fsum(by_type.get(name, 0.0) for _, by_type in values) / len(values)

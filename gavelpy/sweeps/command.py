@@ -136,7 +136,7 @@ def sweep(
         _show_plan(grid, directory, output)
         return
     store = Store(directory)
-    with _progress() as tick:
+    with shown_cells() as tick:
         frame = sweep_grid(
             grid, store, jobs=jobs, backend=Backend(backend), address=address, retry_failed=retry_failed, tick=tick
         )
@@ -240,7 +240,7 @@ def _show_plan(grid: Grid, directory: Path, output: Output) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[Tick]:
+def shown_cells() -> Iterator[Tick]:
     """A bar on a terminal, else a line at the start, at the end, and now and then."""
     if not sys.stderr.isatty():
         last_s = -math.inf

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gavelpy.errors import InvalidInput, require
-from gavelpy.sweeps.backends import Backend, run_all
+from gavelpy.sweeps.backends import Backend, Ended, run_all
 from gavelpy.sweeps.cells import Cell
 from gavelpy.sweeps.grid import Grid, grid_of
 from gavelpy.sweeps.store import Store, finished_in, table_of
@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Tick = Callable[["Standing"], None]
+Runner = Callable[[Sequence[Cell]], Iterator[Ended]]
+Again = Callable[[Mapping[str, Any]], bool]  # Any: JSON values
+
+
+def has_failed(results: Mapping[str, Any]) -> bool:
+    """Whether a cell ended with an error."""
+    return bool(results.get("error"))
 
 
 @dataclass
@@ -80,19 +87,29 @@ def sweep_grid(
     tick: Tick | None = None,
 ) -> pd.DataFrame:
     """The same for a grid; calls `tick` at the start and after each cell."""
+
+    def runner(cells: Sequence[Cell]) -> Iterator[Ended]:
+        return run_all(cells, backend, jobs=jobs, address=address)
+
+    return sweep_with(runner, grid, store, again=has_failed if retry_failed else None, tick=tick)
+
+
+def sweep_with(
+    runner: Runner, grid: Grid, store: Store | None, *, again: Again | None = None, tick: Tick | None = None
+) -> pd.DataFrame:
+    """The same with `runner`; stored cells for whose results `again` is true run again."""
     if store is not None:
         require("--out", ("pyarrow",))
     results = finished_in(store.directory, grid.cells) if store is not None else {}
-    if retry_failed:
-        results = {key: found for key, found in results.items() if not found.get("error")}
+    if again is not None:
+        results = {key: found for key, found in results.items() if not again(found)}
     left = [cell for cell in grid.cells if cell.key not in results]
     standing = Standing(len(grid.cells), len(results), reused=len(results))
     standing.failed = sum(bool(found.get("error")) for found in results.values())
     standing.left_weight = sum(map(weight, left))
     _call(tick, standing)
-    ended = run_all(left, backend, jobs=jobs, address=address)
     try:
-        for cell, found in ended:
+        for cell, found in runner(left):
             results[cell.key] = found
             if store is not None:
                 store.add(cell, found)

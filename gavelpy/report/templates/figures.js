@@ -91,7 +91,29 @@
           }
         }
       }
+      names(u);
       ctx.restore();
+    }
+
+    // The texts of the points of named groups: right of the point, or left of it, moved down until no two overlap.
+    function names(u) {
+      const {ctx} = u, {left, top, width, height} = u.bbox, ratio = window.devicePixelRatio || 1, line = 14 * ratio, taken = [];
+      ctx.font = `${12 * ratio}px system-ui, "Liberation Sans", sans-serif`;
+      ctx.fillStyle = css("--ink");
+      ctx.globalAlpha = 1;
+      ctx.textBaseline = "middle";
+      const points = groups.filter((g) => g.named).flatMap((g) => g.x.map((v, i) => [g.text[i],
+        u.valToPos(v, "x", true), u.valToPos(g.y[i], "y", true), g.width * ratio]));
+      for (const [name, x, y, size] of points.sort((a, b) => a[2] - b[2])) {
+        const wide = ctx.measureText(name).width, gap = size / 2 + 4 * ratio;
+        const from = x + gap + wide > left + width ? x - gap - wide : x + gap;
+        let at = Math.max(y, top + line / 2);
+        const hits = () => taken.find((t) => from < t[1] && from + wide > t[0] && Math.abs(at - t[2]) < line);
+        for (let hit = hits(); hit; hit = hits()) { at = hit[2] + line; }
+        at = Math.min(at, top + height - line / 2);
+        taken.push([from, from + wide, at]);
+        ctx.fillText(name, from, at);
+      }
     }
 
     function nearest(u) {
