@@ -102,6 +102,7 @@
       ctx.fillStyle = css("--ink");
       ctx.globalAlpha = 1;
       ctx.textBaseline = "middle";
+      ctx.textAlign = "left";
       const points = groups.filter((g) => g.named).flatMap((g) => g.x.map((v, i) => [g.text[i],
         u.valToPos(v, "x", true), u.valToPos(g.y[i], "y", true), g.width * ratio]));
       for (const [name, x, y, size] of points.sort((a, b) => a[2] - b[2])) {
