@@ -1,7 +1,7 @@
 """The solver object that keeps warm state between calls, and linear programs solved by HiGHS.
 
-Only this module, `small_programs` and `whole_choices` import highspy. `Run` solves one model several times: under other
-costs, with other bounds, with more columns.
+Only this module, `small_programs` and `integer_program` import highspy. `Run` solves one model several times: under
+other costs, with other bounds, with more columns.
 """
 
 from __future__ import annotations

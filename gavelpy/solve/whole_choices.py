@@ -17,17 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from gavelpy.errors import SolverFailed
 from gavelpy.model.allocation import Certificate
 from gavelpy.model.arrays import Floats, Ints
-from gavelpy.solve.solver import DETERMINISTIC, highs_program, new_highs
+from gavelpy.solve.integer_program import IntegerProgram, best_integers
 
 NODES_MAX = 2_000
 NODES_MAX_OF_EACH = 1_000  # nodes of programs that must choose for each job
 GAP = 1e-7  # relative; branch and bound ends there
 GAP_OF_EACH = 1e-9  # where a tie-breaker is part of the values
 GAP_MAX = 1e-6  # relative; a larger one is a warning
-_WHOLE = 1e-9  # HiGHS's tolerance of feasibility
 _CHOSEN = 0.5
 _TINY = np.finfo(np.float64).tiny
 
@@ -120,45 +118,28 @@ class _Program:
         """J."""
         return int(self.row.max()) + 1
 
-    def of_highs(self) -> Any:  # highspy has no types
-        """The program in HiGHS's own form."""
-        import highspy
-
+    def as_integers(self) -> IntegerProgram:
+        """The same as a general integer program: rows of jobs, then rows of limits."""
         K, J = self.demand.shape[0], self.jobs
         column, limit = np.nonzero(self.demand)
-        rows = np.concatenate([self.row, J + limit])
-        columns = np.concatenate([np.arange(K), column])
-        values = np.concatenate([np.ones(K), self.demand[column, limit]])
-        order = np.argsort(columns, kind="stable")
-        starts = np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=K))])
-        low = np.concatenate([np.full(J, self.least), np.full(len(self.limits), -np.inf)])
-        high = np.concatenate([np.ones(J), self.limits])
-        matrix = (starts, rows[order], values[order])
-        program = highs_program(matrix, -self.value, (np.zeros(K), np.ones(K)), (low, high))
-        program.integrality_ = [highspy.HighsVarType.kInteger] * K
-        return program
+        return IntegerProgram(
+            value=self.value,
+            upper=np.ones(K),
+            is_whole=np.ones(K, dtype=np.bool_),
+            rows=np.concatenate([self.row, J + limit]),
+            columns=np.concatenate([np.arange(K), column]),
+            coefficients=np.concatenate([np.ones(K), self.demand[column, limit]]),
+            low=np.concatenate([np.full(J, self.least), np.full(len(self.limits), -np.inf)]),
+            high=np.concatenate([np.ones(J), self.limits]),
+        )
 
 
 def _solved(program: _Program, options: Mapping[str, Any], start: Floats | None = None) -> WholeChoice | None:
     """The best choices, from a feasible start (K,) if one is known; None = no answer."""
-    import highspy
-
-    highs = new_highs({**DETERMINISTIC, "mip_feasibility_tolerance": _WHOLE, **options})
-    highs.passModel(program.of_highs())
-    if start is not None:
-        first = highspy.HighsSolution()
-        first.col_value = start.tolist()
-        highs.setSolution(first)
-    highs.run()
-    status, solution = highs.getModelStatus(), highs.getSolution()
-    of = highspy.HighsModelStatus
-    if status in (of.kInfeasible, of.kUnboundedOrInfeasible):
+    detail = "one whole choice for each job"
+    best = best_integers(program.as_integers(), options, start, detail=detail, jobs=program.jobs)
+    if best is None:
         return None
-    if status == of.kSolutionLimit and not solution.value_valid:
-        return None
-    if status not in (of.kOptimal, of.kSolutionLimit) or not solution.value_valid:
-        rows, detail = len(program.limits), "one whole choice for each job"
-        raise SolverFailed(highs.modelStatusToString(status), jobs=program.jobs, gpu_types=rows, detail=detail)
-    chosen = np.flatnonzero(np.array(solution.col_value) > _CHOSEN)
+    chosen = np.flatnonzero(best.columns > _CHOSEN)
     total = float(program.value[chosen].sum())
-    return WholeChoice(chosen, total, max(total, -float(highs.getInfo().mip_dual_bound)))
+    return WholeChoice(chosen, total, max(total, best.bound))
