@@ -256,7 +256,7 @@ def shockwave(
     figures: so.FiguresOption = None,
     output: o.OutputOption = Output.TABLE,
 ) -> None:
-    """Shockwave: baselines on 120 jobs with changing batch sizes.
+    """Shockwave and its baselines on 120 jobs with changing batch sizes.
 
     The trace and the table are those of its artifact (github.com/uw-mad-dash/shockwave, scheduler/).
 

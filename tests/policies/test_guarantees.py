@@ -105,6 +105,10 @@ DISPROVED = {
     ("oasis", ENVY): ONE_GPU,
     ("oasis", PARETO): GANGS,
     ("oasis", TRUTH): VALUED,  # a job that reports a higher rate appears to end in time, and is admitted
+    ("shockwave", SHARING): ONE_GPU,  # one waits
+    ("shockwave", ENVY): ONE_GPU,
+    ("shockwave", PARETO): GANGS,
+    ("shockwave", TRUTH): THREE_JOBS,  # c denies that it can run on the V100, and gets the K80
     ("sia", SHARING): ONE_GPU,  # one waits
     ("sia", ENVY): ONE_GPU,
     ("sia", PARETO): GANGS,
