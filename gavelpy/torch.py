@@ -344,7 +344,8 @@ def batch_per_rank(total: int, world: int = 0) -> int:
 def process_group(backend: str = "", *, on_cpu: bool = False) -> Iterator[Ranks]:
     """Initialises torch.distributed for the ranks of the job, from the environment, and destroys it at the end.
 
-    Default backend: NCCL if there are GPUs, else gloo. A job of one process needs none. `on_cpu` ignores GPUs.
+    Default backend: NCCL if each rank of this node has a GPU of its own, else gloo: NCCL refuses two ranks on one GPU.
+    A job of one process needs none. `on_cpu` ignores GPUs.
     """
     rank, local_rank, world = (int(os.environ.get(name, default)) for name, default in _RANK_VARIABLES)
     gpus = 0 if on_cpu else torch.cuda.device_count()
@@ -354,7 +355,7 @@ def process_group(backend: str = "", *, on_cpu: bool = False) -> Iterator[Ranks]
     if world == 1:
         yield Ranks(rank, local_rank, world, device)
         return
-    distributed.init_process_group(backend or ("nccl" if gpus else "gloo"))
+    distributed.init_process_group(backend or _backend(gpus, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
     try:
         yield Ranks(rank, local_rank, world, device)
     finally:
@@ -362,6 +363,11 @@ def process_group(backend: str = "", *, on_cpu: bool = False) -> Iterator[Ranks]
 
 
 _RANK_VARIABLES: Final = (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"))
+
+
+def _backend(gpus: int, local_world: int) -> str:
+    """The backend for ranks of a node with so many GPUs."""
+    return "nccl" if 0 < local_world <= gpus else "gloo"
 
 
 def _rank() -> int:

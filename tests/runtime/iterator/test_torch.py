@@ -51,7 +51,7 @@ def test_gang_that_is_stopped_and_resumed_equals_an_uninterrupted_one(tmp_path: 
     with reserved_port() as port:
         gang = {**base, "MASTER_PORT": str(port)}
         ranks = [
-            subprocess.Popen(command, cwd=PROJECT, env={**gang, "RANK": str(rank)}, stdout=subprocess.PIPE)
+            subprocess.Popen(command, cwd=PROJECT, env=gang | _rank_variables(rank), stdout=subprocess.PIPE)
             for rank in range(2)
         ]
         told = [json.loads(rank.communicate(timeout=300)[0]) for rank in ranks]
@@ -63,6 +63,38 @@ def test_gang_that_is_stopped_and_resumed_equals_an_uninterrupted_one(tmp_path: 
         8 <= told[0][2] <= 8 + LEAD_STEPS < len(told[0][0])
     )  # a rank may propose a step ahead before it is at its limit
     assert told[0][0] != told[1][0]
+
+
+def _rank_variables(rank: int) -> dict[str, str]:
+    """Of one of two ranks on this node."""
+    return {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "local_world", "backend"), [(0, 2, "gloo"), (1, 1, "nccl"), (1, 2, "gloo"), (2, 2, "nccl"), (8, 4, "nccl")]
+)
+def test_ranks_that_share_a_gpu_use_gloo_because_nccl_refuses_them(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, local_world: int, backend: str
+) -> None:
+    import torch
+    from torch import distributed
+
+    from gavelpy.torch import process_group
+
+    chosen: list[str] = []
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", str(2 * local_world))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(local_world))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    monkeypatch.setattr(distributed, "init_process_group", chosen.append)
+    monkeypatch.setattr(distributed, "destroy_process_group", lambda: None)
+
+    with process_group():
+        pass
+
+    assert chosen == [backend]
 
 
 def test_order_of_an_epoch_depends_on_seed_and_epoch_only() -> None:
