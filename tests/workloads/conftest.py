@@ -30,6 +30,8 @@ def train(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.syspath_prepend(str(JOBS))
     training = importlib.import_module("training")
     before = signal.getsignal(signal.SIGTERM), torch.get_num_threads()
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # --deterministic sets it
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
 
     def run(job: str, *arguments: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
         trained = getattr(importlib.import_module(job), CLASSES[job])
@@ -43,3 +45,4 @@ def train(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
     yield run
     signal.signal(signal.SIGTERM, before[0])
     torch.set_num_threads(before[1])
+    torch.use_deterministic_algorithms(False)

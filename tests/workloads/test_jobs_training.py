@@ -97,6 +97,33 @@ def test_job_keeps_and_finds_checkpoints_outside_a_lease(train: Train, tmp_path:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000000005", "step-000000000009"]
 
 
+@every_job
+def test_no_part_of_a_job_has_random_numbers_that_checkpoints_miss(job: str, train: Train) -> None:
+    """On a GPU the dropout of nn.LSTM and its kin is cuDNN's, with a state of its own."""
+    import torch
+
+    from gavelpy.torch import Ranks
+
+    train(job, *TINY[job], "--steps=1")  # puts the jobs on the path
+    trained = getattr(importlib.import_module(job), CLASSES[job])
+    sizes = trained.small | {name: 2 for name in trained.small if name == "layers"}
+    choices = importlib.import_module("choices").Choices(1, 0, "cpu", 1, False, sizes, "")
+
+    networks = trained(choices, Ranks(0, 0, 1, torch.device("cpu"))).networks.values()
+
+    recurrent = [part for network in networks for part in network.modules() if isinstance(part, torch.nn.RNNBase)]
+    assert [part.dropout for part in recurrent] == [0.0] * (2 if job == "language_model" else 0)
+
+
+def test_deterministic_job_makes_torch_refuse_what_is_not(train: Train) -> None:
+    import torch
+
+    line = train("gan", *TINY["gan"], "--steps=2", "--deterministic")
+
+    assert torch.are_deterministic_algorithms_enabled()
+    assert line["loss"] == train("gan", *TINY["gan"], "--steps=2")["loss"]
+
+
 def test_job_runs_as_a_script_from_any_directory(tmp_path: Path) -> None:
     done = run_script("recommender.py", "--steps=3", "--people=64", environment={"GAVEL_STEPS_TOTAL": "9"})
 

@@ -26,6 +26,7 @@ class Choices:
     is_full: bool
     sizes: Mapping[str, int]
     checkpoints: str  # directory for runs outside a lease; "" = none
+    is_deterministic: bool = False  # the same digits in every run on a GPU, too
 
 
 def chosen(about: str, small: Sizes, full: Sizes, arguments: Sequence[str] | None = None) -> Choices:
@@ -40,12 +41,16 @@ def chosen(about: str, small: Sizes, full: Sizes, arguments: Sequence[str] | Non
     parser.add_argument("--threads", type=_whole(1, 1024), default=1, metavar="N", help="of the CPU; 1")
     parser.add_argument("--full", action="store_true", help="sizes that are worth a GPU")
     parser.add_argument("--checkpoints", default="", metavar="DIR", help="where to keep and find them outside a lease")
+    about_digits = "on a GPU, too, the same seed gives the same digits; slower"
+    parser.add_argument("--deterministic", action="store_true", help=about_digits)
     for name, size in small.items():
         text = f"{size}, with --full {full[name]}"
         parser.add_argument(f"--{name.replace('_', '-')}", type=_whole(1, 10**9), default=None, metavar="N", help=text)
     given = parser.parse_args(arguments)
     sizes = {name: getattr(given, name) or size for name, size in (full if given.full else small).items()}
-    return Choices(given.steps, given.seed, given.device, given.threads, given.full, sizes, given.checkpoints)
+    return Choices(
+        given.steps, given.seed, given.device, given.threads, given.full, sizes, given.checkpoints, given.deterministic
+    )
 
 
 def _whole(low: int, high: int) -> Callable[[str], int]:

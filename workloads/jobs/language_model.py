@@ -41,17 +41,24 @@ def sentences(texts: int, length: int, vocabulary: int, seed: int) -> Tensor:
 
 
 class LanguageModel(nn.Module):
-    """Maps words to vectors, applies an LSTM, and scores the possible next words."""
+    """Maps words to vectors, applies an LSTM, and scores the possible next words.
+
+    The dropout between layers is a module of its own: that of `nn.LSTM` on a GPU is cuDNN's, which keeps random numbers
+    of its own that no checkpoint contains.
+    """
 
     def __init__(self, vocabulary: int, width: int, layers: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
-        self.recurrent = nn.LSTM(width, width, layers, batch_first=True, dropout=0.2 if layers > 1 else 0.0)
+        self.recurrent = nn.ModuleList(nn.LSTM(width, width, batch_first=True) for _ in range(layers))
+        self.between = nn.Dropout(0.2)
         self.dropout = nn.Dropout(0.1)
         self.scores = nn.Linear(width, vocabulary)
 
     def forward(self, words: Tensor) -> Tensor:
-        read, _ = self.recurrent(self.dropout(self.embedding(words)))
+        read = self.dropout(self.embedding(words))
+        for number, layer in enumerate(self.recurrent):
+            read, _ = layer(self.between(read) if number else read)
         scores: Tensor = self.scores(self.dropout(read))
         return scores
 

@@ -134,6 +134,9 @@ def main(job: type[Training], arguments: Sequence[str] | None = None) -> int:
     choices = chosen(module.__doc__ or "", job.small, job.full, arguments)
     if choices.device != "cuda":
         torch.set_num_threads(choices.threads)
+    if choices.is_deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as torch demands, before cuBLAS is loaded
+        torch.use_deterministic_algorithms(True)
     with process_group(on_cpu=choices.device == "cpu") as ranks:
         if choices.device == "cuda" and ranks.device.type != "cuda":
             raise InvalidInput(
