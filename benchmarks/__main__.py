@@ -30,6 +30,7 @@ from benchmarks import (
     starts,
     teams,
 )
+from benchmarks.gpu import phases as gpu
 
 BENCHMARKS: Mapping[str, Callable[[], None]] = {
     "imports": imports.run,
@@ -51,6 +52,7 @@ BENCHMARKS: Mapping[str, Callable[[], None]] = {
     "recovery": recovery.run,
     "failover": failover.run,
     "forecasts": forecasts.run,
+    "gpu": gpu.run,
     "deaths": deaths.run,
     "detector": detector.run,
     "slurm": slurm.run,
@@ -66,6 +68,7 @@ WITH_OPTIONS: Mapping[str, Callable[[Sequence[str]], None]] = {
     "estimator": estimator.run,
     "failover": failover.run,
     "forecasts": forecasts.run,
+    "gpu": gpu.run,
     "holdouts": holdouts.run,
     "load": load.run,
 }
@@ -78,6 +81,7 @@ MINUTES_LONG = (
     "estimator",
     "failover",
     "forecasts",
+    "gpu",
     "holdouts",
     "growth",
     "scale",

@@ -38,7 +38,7 @@ class LocalNode:
     """Options of an agent."""
 
     node_id: str
-    gpus: str  # value of --gpus; with several types, the agent is as many nodes
+    gpus: str  # value of --gpus; with several types, the agent is as many nodes; empty = detected
     speed_factor: float = 1.0
     sees_checkpoints: bool = True
     checkpoint_directory: str = ""  # its path of the shared directory; empty = the scheduler's
@@ -120,7 +120,7 @@ class LocalCluster:
         command = [
             program("gavel-node"),
             *("--scheduler", self.addresses or f"127.0.0.1:{self.ports.get(node.node_id, self.port)}"),
-            *("--node-id", node.node_id, "--gpus", node.gpus),
+            *("--node-id", node.node_id, *(("--gpus", node.gpus) if node.gpus else ())),
             *("--state-dir", str(self.directory / node.node_id)),
             *("--speed-factor", str(node.speed_factor)),
         ]
