@@ -25,6 +25,7 @@ _HOMES = {
     "SolverFailed": "gavelpy.errors",
     "ThroughputTable": "gavelpy.model.throughput",
     "Trace": "gavelpy.model.job",
+    "report_metric": "gavelpy.runtime.iterator.metrics",
     "sweep": "gavelpy.sweeps.run",
 }
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from gavelpy.model.problem import AllocationProblem, BlindView, Entity
     from gavelpy.model.throughput import ThroughputTable
     from gavelpy.runtime.iterator import LeaseIterator
+    from gavelpy.runtime.iterator.metrics import report_metric
 
     sweep: Callable[..., DataFrame]  # not imported: modules below `sweeps` read the version here
 
@@ -59,6 +61,7 @@ __all__ = [
     "SolverFailed",
     "ThroughputTable",
     "Trace",
+    "report_metric",
     "sweep",
 ]
 

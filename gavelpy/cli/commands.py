@@ -34,6 +34,7 @@ _COMMANDS = {
     "spool": ("spool:app", _CLUSTER),
     "run": ("tunnels:run", _CLUSTER),
     "forward": ("tunnels:forward", _CLUSTER),
+    "app": ("app:app", _CLUSTER),
     "jobs": ("jobs:jobs", _CLUSTER),
     "status": ("jobs:status", _CLUSTER),
     "explain": ("jobs:explain", _CLUSTER),

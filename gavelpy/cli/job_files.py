@@ -91,6 +91,7 @@ class JobTemplate:
     memory_gib_per_gpu: float = 0.0
     plans: dict[int, str] = field(default_factory=dict)  # by number of GPUs
     completion_value: str = ""
+    app: str = ""  # set by `sweep_files`
     gpu_types: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
@@ -153,25 +154,30 @@ def expanded(jobs: Sequence[JobTemplate]) -> list[JobTemplate]:
 
 def read_job_file(path: Path) -> list[JobTemplate]:
     """The jobs of a TOML file, each a table [[job]]. Raises InvalidInput, which names file, job and field."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(_FILE_BYTES_MAX + 1)
-        if len(content) > _FILE_BYTES_MAX:
-            raise InvalidInput(f"file must have at most {_FILE_BYTES_MAX >> 20} MiB", file=str(path))
-        document = tomllib.loads(content.decode("utf-8-sig"))
-    except OSError as error:
-        raise InvalidInput(f"file cannot be read ({error.strerror})", file=str(path)) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInput(f"file is not TOML: {error}", file=str(path)) from None
+    document = toml_of(path)
     tables = document.pop("job", None)
     if document:
         raise InvalidInput(f"tables must be [[job]], got {next(iter(document))!r}", file=str(path))
     if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
         raise InvalidInput("file must have at least one table [[job]], got none", file=str(path))
-    return [_described(path, f"job[{row}]", table) for row, table in enumerate(tables)]
+    return [described(path, f"job[{row}]", table) for row, table in enumerate(tables)]
 
 
-def _described(path: Path, where: str, table: dict[str, Any]) -> JobTemplate:
+def toml_of(path: Path) -> dict[str, Any]:  # Any: TOML values
+    """The content of a TOML file. Raises InvalidInput."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_FILE_BYTES_MAX + 1)
+        if len(content) > _FILE_BYTES_MAX:
+            raise InvalidInput(f"file must have at most {_FILE_BYTES_MAX >> 20} MiB", file=str(path))
+        return tomllib.loads(content.decode("utf-8-sig"))
+    except OSError as error:
+        raise InvalidInput(f"file cannot be read ({error.strerror})", file=str(path)) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput(f"file is not TOML: {error}", file=str(path)) from None
+
+
+def described(path: Path, where: str, table: dict[str, Any]) -> JobTemplate:
     """The job of one table; Any: TOML values."""
     for name in table:
         if name not in _FIELDS:

@@ -10,6 +10,7 @@ import typer
 
 from gavelpy.cli import connect as c
 from gavelpy.cli import options as o
+from gavelpy.cli.app import in_words, metrics_in_words
 from gavelpy.cli.job_tables import ended_table, jobs_table, priority_table, sizes_text
 from gavelpy.cli.output import (
     Output,
@@ -246,8 +247,9 @@ def _sentences(found: client_pb2.GetJobResponse) -> list[str]:
     if job.array_size:
         last, limit = job.array_first + job.array_size - 1, f", {job.array_limit} at once" if job.array_limit else ""
         lines.append(f"Array: jobs {job.array_first} to {last}{limit}.")
-    if job.after:
-        lines.append(f"After: {', '.join(job.after)}.")
+    lines += [f"App: {in_words(job.app)}."] if job.app else []
+    lines += [f"Metrics: {metrics_in_words(job.metrics)}."] if job.metrics else []
+    lines += [f"After: {', '.join(job.after)}."] if job.after else []
     if found.start_in_s >= 0 or found.finish_in_s >= 0:
         starts = "" if job.lease >= 0 else f"start in {duration(found.start_in_s)} and "
         lines.append(f"Expected to {starts}end in {duration(found.finish_in_s)}.")

@@ -19,6 +19,7 @@ from gavelpy.cli import job_texts as t
 from gavelpy.cli import options as o
 from gavelpy.cli.job_options import refuse_job_options, takes_job_options, template_of
 from gavelpy.cli.output import DASH, Output, as_json, console, duration, echo_json, notify, printable, tabbed
+from gavelpy.cli.sweep_files import read_sweep_file
 from gavelpy.errors import InvalidInput, SchedulerUnreachable
 from gavelpy.runtime.snapshots import BYTES_MAX, store_snapshot
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 _FILE_ENDING = ".toml"
 
 WhatArgument = Annotated[
-    list[str], typer.Argument(metavar="FILE.toml... | -- COMMAND...", help="Job files, or the command to run.")
+    list[str] | None, typer.Argument(metavar="FILE.toml... | -- COMMAND...", help="Job files, or the command to run.")
 ]
 SnapshotMaxOption = Annotated[
     int,
@@ -43,6 +44,14 @@ ArrayOption = Annotated[
         metavar="0-9[:STEP][%N]",
         help="Submit one job per index; {index} is replaced in name, command, directory and environment. "
         "%N: at most N of them compete for GPUs at once.",
+    ),
+]
+SweepOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.toml",
+        help="Submit the jobs of a hyper-parameter search as one app, of which losing jobs end early "
+        "(`gavel app show NAME`). For grids of simulations: `gavel sweep`.",
     ),
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check the jobs and show where and when they would run.")]
@@ -67,8 +76,9 @@ SpoolOption = Annotated[
 
 @takes_job_options
 def submit(
-    what: WhatArgument,
+    what: WhatArgument = None,
     snapshot_max: SnapshotMaxOption = BYTES_MAX >> 20,
+    sweep: SweepOption = None,
     array: ArrayOption = None,
     dry_run: DryRunOption = False,
     wait: WaitOption = False,
@@ -88,7 +98,8 @@ def submit(
       gavel submit --steps 10000 --job-type 'ResNet-18 (batch size 64)' -- python train.py --lr 0.1
       gavel submit --gpus 1,2,4,8 --rate v100:10 --efficiency 2:0.95,4:0.9,8:0.8 -- python train.py
       gavel submit --gpus 1..4 --rate v100:10,v100@2:19,v100@3:27,v100@4:34 -- python train.py
-      gavel submit --name sweep --steps 500 --array 0-9 -- python train.py --seed {index}
+      gavel submit --name seeds --steps 500 --array 0-9 -- python train.py --seed {index}
+      gavel submit --sweep search.toml --key search-1
       gavel submit --steps 10000 --image docker.io/pytorch/pytorch:2.5.1-cuda12.4-cudnn9-runtime -- python train.py
       gavel submit --steps 10000 --secret WANDB_API_KEY -- python train.py
       gavel submit jobs.toml --dry-run
@@ -96,7 +107,15 @@ def submit(
     """
     if spool and (dry_run or wait):
         raise InvalidInput(f"--spool must not be given with {'--dry-run' if dry_run else '--wait'}")
-    if all(word.endswith(_FILE_ENDING) for word in what):
+    what = what or []
+    if sweep is not None:
+        if what or array:
+            raise InvalidInput(f"--sweep must be given without jobs, --array and a command, got {what or [array]}")
+        refuse_job_options(description)
+        templates = read_sweep_file(sweep)
+    elif not what:
+        raise InvalidInput("FILE.toml, --sweep FILE or -- COMMAND must be given, got nothing")
+    elif all(word.endswith(_FILE_ENDING) for word in what):
         refuse_job_options(description)
         templates = [job for path in what for job in f.read_job_file(Path(path))]
     else:

@@ -5,7 +5,7 @@ unknown event raises JournalCorrupt.
 
 Formats grow at their ends only. A record of an older version may lack the last fields of its event, and any field of a
 job or of settings that has a default: a missing field means what the older version meant. A record has the lowest
-version that can express it (the constants below), so a journal without new features is readable by older versions.
+version that can express it (journal/versions.py), so a journal without new features is readable by older versions.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from gavelpy.errors import InvalidInput, JournalCorrupt, JournalTooNew
+from gavelpy.journal import versions as v
 from gavelpy.mechanism.events import (
     AgentRejoined,
     AllocationFailed,
@@ -39,6 +40,7 @@ from gavelpy.mechanism.events import (
     LastStepReported,
     LeaseEnded,
     LeaseStarted,
+    MetricsReported,
     NodeDraining,
     NodeJoined,
     NodeLost,
@@ -63,77 +65,6 @@ from gavelpy.mechanism.settings import MechanismSettings, settings_of, settings_
 from gavelpy.mechanism.teams import limits_resources
 from gavelpy.model.job import JobSpec
 
-VERSION = 2
-PACKED = 3  # co-located pairs
-GUARDED = 4  # settings: lease protection, and back-off of failing jobs
-FORGIVING = 5  # settings: free retries of starts that nodes lost, and patience for slow starts
-NAMED = 5  # the state id of a node's agent, and unhealthy nodes
-SAVING = 6  # settings: longer leases of unsaved jobs; declared checkpoints; forced drains
-LATE = 6  # settings: late ends and finishing jobs; reports of last steps
-FORGOTTEN = 6  # a lost node that an operator has removed
-AGEING = 6  # settings: the longest time between allocations
-UNRUNNABLE = 6  # the end of a lease with a command that cannot run
-SEEN = 6  # the checkpoint directory that a node uses
-WARNED = 6  # an allocation with a warning
-ORDERED = 7  # holds and begins of jobs; jobs that announce their steps
-CLASSED = 7  # the class of a failed lease; settings: how many failures of the system a job may have
-RANKED = 8  # priority classes: of jobs, and in the settings
-PLACED = 8  # the nodes that a job may use
-FEATURED = 8  # what the agent of a node lacks
-BOOKED = 9  # reservations for users, and jobs that run within one
-LAGGING = 10  # settings: the lag for which a running job is preempted
-LIMITED = 11  # settings: limits of a user, GPU memory of types; of a job: the GPU memory that it needs
-TEAMED = 11  # settings: teams; of an allocation: marginal values, memory, refused jobs
-ARCHIVED = 11  # jobs that have left for the archive
-RESOURCED = 12  # CPU cores and memory of nodes, and those that jobs need
-SIZED = 12  # jobs with several sizes: of a job, of an allocation, of estimated rates
-QUOTED = 12  # settings: quotas and guaranteed GPUs of teams
-PEERED = 13  # of an unreachable node: what other agents found
-VALUED = 13  # jobs that state what their end is worth
-CHOSEN = 13  # an allocation that names the configurations of the next round
-MEASURED = 13  # the GPU memory that jobs use; settings: whether it counts as declared
-PRICED = 14  # an allocation in which other resources than GPUs, or quotas of teams, are worth something
-LOCATED = 15  # the rack, zone and region of a node; settings: placement and consolidation
-PLANNED = 15  # jobs with a plan for each number of GPUs
-TIMED = 15  # what stops and starts cost jobs, as measured
-MOVED = 16  # settings: whether jobs move to make places for gangs; CPU cores and memory of teams
-NEWEST = 16
-OLDEST = 1  # that can be read
-_LATER = {  # newest version of an event, if above VERSION
-    "AllocationSolved": PRICED,
-    "ThroughputEstimated": SIZED,
-    "JobSubmitted": PLANNED,
-    "JobsArchived": ARCHIVED,
-    "JobsHeld": ORDERED,
-    "ReservationAdded": BOOKED,
-    "ReservationRemoved": ORDERED,
-    "JobsReleased": ORDERED,
-    "JobsRequeued": ORDERED,
-    "PriorityChanged": RANKED,
-    "ConfigChanged": MOVED,
-    "GpuMemoryMeasured": MEASURED,
-    "NodeJoined": LOCATED,
-    "TurnMeasured": TIMED,
-    "NodeHindered": NAMED,
-    "NodeDraining": SAVING,
-    "NodeLost": FORGOTTEN,
-    "NodeSilent": PEERED,
-    "SavingDeclared": SAVING,
-    "LeaseEnded": CLASSED,
-    "DirectorySeen": SEEN,
-    "LastStepReported": LATE,
-    "TotalAnnounced": ORDERED,
-}
-_LAST_FIELDS: dict[str, dict[int, int]] = {  # number of last fields that each later version added to an event
-    "AllocationSolved": {PACKED: 3, WARNED: 1, TEAMED: 5, SIZED: 1, CHOSEN: 1, PRICED: 2},
-    "ThroughputEstimated": {SIZED: 1},
-    "NodeJoined": {NAMED: 1, FEATURED: 2, RESOURCED: 2, LOCATED: 3},
-    "NodeDraining": {SAVING: 1},
-    "NodeLost": {FORGOTTEN: 1},
-    "NodeSilent": {PEERED: 2},
-    "LeaseEnded": {CLASSED: 1},
-    "ReservationAdded": {BOOKED: 1},
-}
 # The name of each event in journals, which never changes, and its class today. Fields are written by position.
 EVENT_NAMES: dict[str, type[Event]] = {
     "NodeJoined": NodeJoined,
@@ -171,44 +102,13 @@ EVENT_NAMES: dict[str, type[Event]] = {
     "JobsArchived": JobsArchived,
     "GpuMemoryMeasured": GpuMemoryMeasured,
     "TurnMeasured": TurnMeasured,
+    "MetricsReported": MetricsReported,
 }
 _NAMES = {kind: name for name, kind in EVENT_NAMES.items()}
 _FIELDS = {name: [(field.name, str(field.type)) for field in fields(kind)] for name, kind in EVENT_NAMES.items()}
 _FIELDS_MIN = {
     name: sum(field.default is MISSING is field.default_factory for field in fields(kind))
     for name, kind in EVENT_NAMES.items()
-}
-_LATER_SETTINGS = {"packing": PACKED, "lease_min_s": GUARDED, "retry_s": GUARDED, "retry_max_s": GUARDED,
-                   "losses_free": FORGIVING, "start_max_s": FORGIVING, "keep_unsaved": SAVING,
-                   "late_ends": LATE, "loss_nodes_max": LATE, "finish_grace_s": LATE,
-                   "solve_at_least_every_s": AGEING, "system_failures_max": CLASSED,
-                   "priorities": RANKED, "move_lag_s": LAGGING, "teams": TEAMED,
-                   "jobs_running_a_user_max": LIMITED, "gpus_a_user_max": LIMITED, "gpu_types": LIMITED,
-                   "packing_measured": MEASURED, "placement": LOCATED, "consolidate_s": LOCATED,
-                   "defragment": MOVED}  # fmt: skip
-_LATER_OF_JOBS = {  # a job without them needs no version
-    "time_s": ORDERED,
-    "stall_s": ORDERED,
-    "gpu_types": ORDERED,
-    "nodes": PLACED,
-    "exclude": PLACED,
-    "reservation": BOOKED,
-    "gpu_memory_gib": LIMITED,
-    "cpus_per_gpu": RESOURCED,
-    "memory_gib_per_gpu": RESOURCED,
-    "sizes": SIZED,
-    "rates_by_size": SIZED,
-    "completion_value": VALUED,
-    "plans": PLANNED,
-    "hold": ORDERED,
-    "begin_at_s": ORDERED,
-    "begin_s": ORDERED,
-    "no_preempt": ORDERED,
-    "after_ok": ORDERED,
-    "after_any": ORDERED,
-    "array_size": ORDERED,
-    "priority": RANKED,
-    "open_ended": ORDERED,
 }
 _DTYPES = {1: np.dtype("<f8"), 2: np.dtype("<i8")}
 _DTYPE_CODE = {"f": 1, "i": 2}
@@ -231,56 +131,58 @@ def journal_name(event: Event) -> str:
 
 def encode(event: Event, now_s: float) -> bytes:
     """One record."""
-    version, name = VERSION, journal_name(event)
+    version, name = v.VERSION, journal_name(event)
     values = [getattr(event, field) for field, _ in _FIELDS[name]]
     match event:
         case AllocationSolved():
-            version = WARNED if event.warning else PACKED if len(event.pair_share) else VERSION
+            version = v.WARNED if event.warning else v.PACKED if len(event.pair_share) else v.VERSION
             if len(event.marginal_value) or event.again_s < math.inf or event.memory or event.refused_why:
-                version = TEAMED
-            version = CHOSEN if is_named(event.next_round) else SIZED if len(event.sizes) else version
-            version = PRICED if event.resources else version
+                version = v.TEAMED
+            version = v.CHOSEN if is_named(event.next_round) else v.SIZED if len(event.sizes) else version
+            version = v.PRICED if event.resources else version
         case ThroughputEstimated() if len(event.sizes):
-            version = SIZED
+            version = v.SIZED
         case JobSubmitted():
-            later = [version for field, version in _LATER_OF_JOBS.items() if getattr(event.spec, field)]
-            version = max([VERSION, *later])
+            later = [version for field, version in v.LATER_OF_JOBS.items() if getattr(event.spec, field)]
+            version = max([v.VERSION, *later])
         case ReservationAdded() if event.users:
-            version = BOOKED
+            version = v.BOOKED
         case JobsHeld() | JobsReleased() | JobsRequeued() | ReservationAdded() | ReservationRemoved():
-            version = ORDERED
+            version = v.ORDERED
         case TotalAnnounced():
-            version = ORDERED
+            version = v.ORDERED
         case PriorityChanged():
-            version = RANKED
+            version = v.RANKED
         case JobsArchived():
-            version = ARCHIVED
+            version = v.ARCHIVED
+        case MetricsReported():
+            version = v.METERED
         case GpuMemoryMeasured():
-            version = MEASURED
+            version = v.MEASURED
         case NodeJoined() if event.rack or event.zone or event.region:
-            version = LOCATED
+            version = v.LOCATED
         case TurnMeasured():
-            version = TIMED
+            version = v.TIMED
         case NodeJoined() if event.cpus or event.memory_gib:
-            version = RESOURCED
+            version = v.RESOURCED
         case NodeJoined() if event.state_id or event.lacks:
-            version = FEATURED if event.lacks else NAMED
+            version = v.FEATURED if event.lacks else v.NAMED
         case NodeUnhealthy():
-            version = NAMED
+            version = v.NAMED
         case NodeLost() if event.is_forgotten:
-            version = FORGOTTEN
+            version = v.FORGOTTEN
         case NodeUnreachable() if event.alive_to or event.dead_to:
-            version = PEERED
+            version = v.PEERED
         case NodeDraining() if event.force:
-            version = SAVING
+            version = v.SAVING
         case SavingDeclared():
-            version = SAVING
+            version = v.SAVING
         case LeaseEnded() if event.failure or event.outcome is Outcome.UNRUNNABLE:
-            version = CLASSED if event.failure else UNRUNNABLE
+            version = v.CLASSED if event.failure else v.UNRUNNABLE
         case DirectorySeen():
-            version = SEEN
+            version = v.SEEN
         case LastStepReported():
-            version = LATE
+            version = v.LATE
         case ConfigChanged():
             version, settings = _settings(event.settings)
             values = [settings]
@@ -298,15 +200,15 @@ def decode(record: bytes) -> tuple[float, Event]:
     if not (isinstance(raw, list) and len(raw) == 4 and isinstance(raw[1], str) and isinstance(raw[3], list)):
         raise JournalCorrupt("record must be [version, event, now_s, fields]")
     version, name, now_s, values = raw
-    if type(version) is not int or version < OLDEST:
-        raise JournalCorrupt(f"version must be in [{OLDEST}, {NEWEST}], got {version!r}")
-    if version > NEWEST:
-        raise JournalTooNew(f"version must be at most {NEWEST}, got {version}: a newer gavelpy has written it")
+    if type(version) is not int or version < v.OLDEST:
+        raise JournalCorrupt(f"version must be in [{v.OLDEST}, {v.NEWEST}], got {version!r}")
+    if version > v.NEWEST:
+        raise JournalTooNew(f"version must be at most {v.NEWEST}, got {version}: a newer gavelpy has written it")
     kind, known = EVENT_NAMES.get(name), _FIELDS.get(name, [])
-    if version > (newest := _LATER.get(name, VERSION)):
+    if version > (newest := v.LATER.get(name, v.VERSION)):
         raise JournalCorrupt(f"version must be at most {newest} of {name!r}, got {version!r}")
     known = known[: len(known) - _missing(name, version)]
-    count_min = _FIELDS_MIN.get(name, 0) if version < VERSION else len(known)
+    count_min = _FIELDS_MIN.get(name, 0) if version < v.VERSION else len(known)
     if kind is None or not isinstance(now_s, int | float) or not count_min <= len(values) <= len(known):
         raise JournalCorrupt(f"event must be one of {', '.join(EVENT_NAMES)} with its fields, got {name!r}")
     arguments = {
@@ -319,7 +221,7 @@ def decode(record: bytes) -> tuple[float, Event]:
 
 def _missing(name: str, version: int) -> int:
     """Number of last fields of an event that records of this version lack."""
-    return sum(count for later, count in _LAST_FIELDS.get(name, {}).items() if later > version)
+    return sum(count for later, count in v.LAST_FIELDS.get(name, {}).items() if later > version)
 
 
 def encode_state(state: dict[str, Any]) -> bytes:
@@ -342,11 +244,11 @@ def _settings(settings: MechanismSettings) -> tuple[int, dict[str, Any]]:
     """The version of a record of these settings, and their fields without those of later versions."""
     values = settings_values(settings)
     newer = [
-        _LATER_SETTINGS[f.name] for f in fields(settings) if f.name in _LATER_SETTINGS and values[f.name] != f.default
+        v.LATER_SETTINGS[f.name] for f in fields(settings) if f.name in v.LATER_SETTINGS and values[f.name] != f.default
     ]
-    quoted = MOVED if limits_resources(settings.teams) else QUOTED if settings.limits_teams else VERSION
+    quoted = v.MOVED if limits_resources(settings.teams) else v.QUOTED if settings.limits_teams else v.VERSION
     version = max([quoted, *newer])
-    return version, {name: value for name, value in values.items() if _LATER_SETTINGS.get(name, VERSION) <= version}
+    return version, {name: value for name, value in values.items() if v.LATER_SETTINGS.get(name, v.VERSION) <= version}
 
 
 def _value(name: str, annotation: str, value: Any) -> Any:

@@ -34,6 +34,7 @@ from gavelpy.mechanism.events import (
     LastStepReported,
     LeaseEnded,
     LeaseStarted,
+    MetricsReported,
     NodeDraining,
     NodeJoined,
     NodeLost,
@@ -56,6 +57,7 @@ from gavelpy.mechanism.gpu_memory import MEMORY_GIB_MAX
 from gavelpy.mechanism.lifecycle import LAST_ALIVE
 from gavelpy.mechanism.priority_classes import check_class
 from gavelpy.model.allocation import AGAIN_MIN_S
+from gavelpy.model.apps import METRIC_ALLOWED, is_metric
 from gavelpy.model.arrays import VALUE_MAX, Bools, Floats, Ints
 from gavelpy.model.cluster import GPU_COUNT_MAX
 from gavelpy.model.job import AMOUNT_MAX, JobSpec, NodeId
@@ -94,6 +96,8 @@ def check(core: SchedulerCore, event: Event) -> None:
             _jobs(core, event.jobs, event.leases)
             _leases(event.leases)
             _amounts(event)
+        case MetricsReported():
+            _metrics(core, event)
         case LeaseEnded() | ProgressReported() | CheckpointSaved():
             _jobs(core, event.jobs, event.leases, event.steps_done)
             _leases(event.leases)
@@ -111,8 +115,7 @@ def check(core: SchedulerCore, event: Event) -> None:
         case ReservationAdded():
             _reservation(core, event)
         case ReservationRemoved():
-            if event.name not in core.windows:
-                raise InvalidInput(f"name must be that of a reservation, got {event.name!r}")
+            _removed(core, event)
         case NodeLost() | NodeUnreachable() | NodeDraining():
             _down(core, event)
         case NodeUnhealthy():
@@ -179,6 +182,17 @@ def _amounts(event: SavingDeclared | LastStepReported | TotalAnnounced | GpuMemo
         if (amounts := getattr(event, name, None)) is not None:
             _lengths(event.jobs, amounts)
             _all(name, amounts, (amounts > 0) & (amounts <= most), f"in (0, {most:g}]")
+
+
+def _metrics(core: SchedulerCore, event: MetricsReported) -> None:
+    _jobs(core, event.jobs, event.leases, event.metric, event.metric_steps, event.values)
+    _leases(event.leases)
+    _within("metric", event.metric, len(event.names))
+    steps, values = event.metric_steps, event.values
+    _all("metric_steps", steps, (steps >= 0) & (steps <= VALUE_MAX), f"in [0, {VALUE_MAX:g}]")
+    _all("values", values, np.isfinite(values), "finite")
+    if wrong := [name for name in event.names if not is_metric(name)]:
+        raise InvalidInput(f"names must be {METRIC_ALLOWED}, got {wrong[0][:80]!r}")
 
 
 def _steps(steps_done: Floats) -> None:
@@ -329,6 +343,11 @@ def _node(core: SchedulerCore, node_id: NodeId) -> None:
         known = core.pool.node_ids[:NAMES_SHOWN]
         more = ", ..." if len(core.pool.node_ids) > NAMES_SHOWN else ""
         raise InvalidInput(f"node_id must be one of {', '.join(known) or '(none has joined)'}{more}, got {node_id!r}")
+
+
+def _removed(core: SchedulerCore, event: ReservationRemoved) -> None:
+    if event.name not in core.windows:
+        raise InvalidInput(f"name must be that of a reservation, got {event.name!r}")
 
 
 def _reservation(core: SchedulerCore, event: ReservationAdded) -> None:

@@ -118,6 +118,7 @@ def _keep(jobs: JobTable, rows: Ints, new: Ints) -> None:
     jobs.apart = {at[row]: value for row, value in jobs.apart.items() if at[row] >= 0}
     jobs.moved = {at[row]: value for row, value in jobs.moved.items() if at[row] >= 0}
     jobs.measured_gib = {at[row]: gib for row, gib in jobs.measured_gib.items() if at[row] >= 0}
+    jobs.apps.renumber(at)
     jobs.dependents = {at[row]: [at[after] for after in others] for row, others in jobs.dependents.items()}
     jobs.number_again()
     jobs.claims.renumber(new)

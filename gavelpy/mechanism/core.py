@@ -18,6 +18,7 @@ import numpy as np
 
 from gavelpy.mechanism import (
     accept,
+    apps,
     archiving,
     booking,
     class_planning,
@@ -32,7 +33,7 @@ from gavelpy.mechanism import (
     reports,
     windows,
 )
-from gavelpy.mechanism.commands import Command, KillLease, QueryAgent, Report, RoundPlan
+from gavelpy.mechanism.commands import Command, KillLease, Report, RoundPlan
 from gavelpy.mechanism.events import (
     NO_INTS,
     AgentRejoined,
@@ -54,6 +55,7 @@ from gavelpy.mechanism.events import (
     LastStepReported,
     LeaseEnded,
     LeaseStarted,
+    MetricsReported,
     NodeDraining,
     NodeJoined,
     NodeLost,
@@ -107,7 +109,7 @@ class SchedulerCore:
         self.round_end_s = NEVER_S  # no round in force
         self.attention_s = NEVER_S  # when a change requires a wakeup
         self.retry_due_s = NEVER_S  # when the next job leaves a pause or may begin
-        self.unmet_jobs: list[tuple[int, int]] = []  # cancelled by the last event, with the job that each comes after
+        self.unmet_jobs: list[tuple[int, int]] = []  # cancelled by the last event, and the job before each, or itself
         self.windows: dict[str, windows.Window] = {}  # reservations of nodes, by name
         self.window_due_s = NEVER_S  # the next begin or end of one
         self.awaiting = False  # a plan waits for the policy's answer
@@ -129,6 +131,8 @@ class SchedulerCore:
         self._check(self, event)
         self.now_s, self.unmet_jobs = now_s, []
         commands = self._apply(event, now_s)
+        if self.jobs.apps.members and isinstance(event, apps.MOVES):
+            commands = [*commands, *apps.advance(self)]
         if self.jobs.ended_blockers:
             job_orders.blockers_ended(self)
         if not (isinstance(event, _KEEPS_NOTHING) or self._is_plain):
@@ -145,7 +149,7 @@ class SchedulerCore:
                 reports.running(self.jobs, self.pool, event, now_s)
             case LeaseEnded():
                 return self._lease_ended(event)
-            case TotalAnnounced() | GpuMemoryMeasured() | TurnMeasured():
+            case TotalAnnounced() | GpuMemoryMeasured() | TurnMeasured() | MetricsReported():
                 if reports.changes_needs(self.jobs, event, self.settings):
                     gpu_memory.part(self)
                     self.disturb()
@@ -179,7 +183,7 @@ class SchedulerCore:
             case JobAnnotated():
                 pass
             case SchedulerRestarted():
-                return self._restarted(event.incarnation)
+                return nodes.restarted(self, event.incarnation)
             case _:
                 assert_never(event)
         return []
@@ -359,14 +363,6 @@ class SchedulerCore:
         exempts = settings.keep_unsaved or settings.finish_grace_s or settings.priorities or jobs.any_refused
         is_set = jobs.booked or pool.is_divided or pool.any_reserved
         return not (exempts or is_set or len(self.exempt.jobs) or len(self.kept))
-
-    def _restarted(self, incarnation: int) -> list[Command]:
-        self.incarnation = incarnation
-        self.awaiting &= not self.question.forget()
-        self.throughput = ThroughputRequest()
-        self.throughput.want(self.jobs.unmeasured.tolist())
-        self.disturb()
-        return [QueryAgent(node) for node in self.pool.present_nodes]
 
     def disturb(self) -> None:
         """Marks the allocation in force as out of date, because jobs or GPUs changed."""

@@ -1,11 +1,12 @@
 """Eligibility: whether a waiting job competes for GPUs.
 
 It does not while it is held, before it begins, before the jobs that it comes after are over, before its reservation
-begins, in a pause after a failure, and while as many jobs of its array compete as the limit of the array allows: those
-with leases first, then those that ran before, then in order of submission. Such a job is in no plan and not in the
-policy's problem, so it is owed nothing meanwhile. A job that has a lease remains eligible. A held job may keep its
-lease, but gets no other GPUs: where a plan would move it, it is preempted if another job gets its GPUs, and stays if
-not. A job is held by its owner or by an admin until it is released.
+begins, in a pause after a failure, while it waits at a rung of its app (see `apps`), and while as many jobs of its
+array compete as the limit of the array allows: those with leases first, then those that ran before, then in order of
+submission. Such a job is in no plan and not in the policy's problem, so it is owed nothing meanwhile. A job that has a
+lease remains eligible. A held job may keep its lease, but gets no other GPUs: where a plan would move it, it is
+preempted if another job gets its GPUs, and stays if not. A job is held by its owner or by an admin until it is
+released.
 
 *Dependencies.* A job comes after others in one of two ways. After `any`: when the other job is over. After `ok`: when
 it has finished. If that job fails or is cancelled instead, the job can never start. It is then cancelled, and so are
@@ -63,13 +64,15 @@ def any_gated(jobs: JobTable) -> bool:
     ordered = (jobs.hold[:n] != NOT_HELD) | (jobs.unmet[:n] > 0) | (jobs.array_limit[:n] > 0) | (jobs.part[:n] < 0)
     delayed = (jobs.begin_at_s[:n] > jobs.submitted_s[:n]) | (jobs.retry_at_s[:n] > 0)
     failed = (jobs.misses[:n] > 0) | (jobs.losses[:n] > 0)
-    return bool((ordered | delayed | failed | (jobs.done_lease[:n] >= 0)).any())
+    return bool(jobs.apps.at_rung) or bool((ordered | delayed | failed | (jobs.done_lease[:n] >= 0)).any())
 
 
 def _is_open(jobs: JobTable, rows: Ints, now_s: float) -> Bools:
     """Whether these jobs may compete for GPUs but for the limits of their arrays, (K,)."""
     may = (jobs.hold[rows] == NOT_HELD) & (jobs.begin_at_s[rows] <= now_s) & (jobs.unmet[rows] == 0)
     may &= jobs.part[rows] >= 0
+    if jobs.apps.at_rung:
+        may &= ~jobs.marks(np.array(list(jobs.apps.at_rung)))[rows]
     return np.asarray(may | (jobs.lease[rows] >= 0))
 
 

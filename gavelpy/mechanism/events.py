@@ -56,6 +56,14 @@ class _Endogenous:
 
 
 @dataclass(frozen=True, eq=False)
+class _OfLeases(_Endogenous):
+    """A report on leases of jobs."""
+
+    jobs: Ints  # (K,)
+    leases: Ints  # (K,)
+
+
+@dataclass(frozen=True, eq=False)
 class NodeJoined(_Exogenous):
     """A node offers its GPUs, or offers them again, perhaps others; this ends a drain."""
 
@@ -92,10 +100,7 @@ class NodeUnreachable(_Exogenous):
 
 @dataclass(frozen=True, eq=False)
 class NodeDraining(_Exogenous):
-    """A node gets no new leases; its leases end with the round.
-
-    With `keep_unsaved`, a job that cannot resume runs there until it ends, unless the drain is by force.
-    """
+    """A node gets no new leases; its leases end with the round. See `non_preemptible` for `force`."""
 
     node_id: NodeId
     force: bool = False
@@ -111,10 +116,7 @@ class NodeUnhealthy(_Exogenous):
 
 @dataclass(frozen=True, eq=False)
 class DirectorySeen(_Exogenous):
-    """A node writes its checkpoints to this directory, until it reports another one.
-
-    A node that temporarily does not see its directory is NodeUnhealthy.
-    """
+    """A node writes its checkpoints here, until it reports another directory. (Not seen for a while: NodeUnhealthy.)"""
 
     node_id: NodeId
     directory: str  # id of the directory, the same on all nodes that see it
@@ -237,21 +239,17 @@ class JobAnnotated(_Endogenous):
 
 
 @dataclass(frozen=True, eq=False)
-class LeaseStarted(_Endogenous):
+class LeaseStarted(_OfLeases):
     """Jobs began to run under their leases."""
 
-    jobs: Ints  # (K,)
-    leases: Ints  # (K,)
     gpu_offsets: Ints  # (K + 1,) job k runs on gpus[gpu_offsets[k]:gpu_offsets[k + 1]]
     gpus: Ints
 
 
 @dataclass(frozen=True, eq=False)
-class LeaseEnded(_Endogenous):
+class LeaseEnded(_OfLeases):
     """Leases ended and their GPUs are free. A lease of a gang ends when all its nodes ended it or are lost."""
 
-    jobs: Ints  # (K,)
-    leases: Ints  # (K,)
     steps_done: Floats  # (K,) of the job since its submission
     outcome: Outcome
     is_by_time: bool = False  # steps estimated from run time: no checkpoint has them
@@ -259,63 +257,57 @@ class LeaseEnded(_Endogenous):
 
 
 @dataclass(frozen=True, eq=False)
-class ProgressReported(_Endogenous):
+class ProgressReported(_OfLeases):
     """Steps of running jobs."""
 
-    jobs: Ints  # (K,)
-    leases: Ints  # (K,)
     steps_done: Floats  # (K,) of the job since its submission
 
 
 @dataclass(frozen=True, eq=False)
-class CheckpointSaved(_Endogenous):
+class CheckpointSaved(_OfLeases):
     """Checkpoints are complete: these steps are durable."""
 
-    jobs: Ints  # (K,)
-    leases: Ints  # (K,)
     steps_done: Floats  # (K,)
 
 
 @dataclass(frozen=True, eq=False)
-class SavingDeclared(_Endogenous):
+class SavingDeclared(_OfLeases):
     """The programs of running jobs registered that they save a checkpoint when their lease ends."""
 
-    jobs: Ints  # (K,)
-    leases: Ints  # (K,)
-
 
 @dataclass(frozen=True, eq=False)
-class LastStepReported(_Endogenous):
+class LastStepReported(_OfLeases):
     """Running jobs reported their last step; they still save, clean up and exit."""
 
-    jobs: Ints  # (K,)
-    leases: Ints  # (K,)
-
 
 @dataclass(frozen=True, eq=False)
-class TotalAnnounced(_Endogenous):
+class TotalAnnounced(_OfLeases):
     """The programs of running jobs reported how many steps their jobs have in all."""
 
-    jobs: Ints  # (K,)
-    leases: Ints  # (K,)
     steps_total: Floats  # (K,) > 0
 
 
 @dataclass(frozen=True, eq=False)
-class GpuMemoryMeasured(_Endogenous):
+class GpuMemoryMeasured(_OfLeases):
     """The most memory that running jobs have used of any of their GPUs: more than was known."""
 
-    jobs: Ints  # (K,)
-    leases: Ints  # (K,)
     peak_gib: Floats  # (K,) > 0
 
 
 @dataclass(frozen=True, eq=False)
-class TurnMeasured(_Endogenous):
+class MetricsReported(_OfLeases):
+    """Running jobs reported values of their metrics; one job may report several."""
+
+    metric: Ints  # (K,) place in `names`
+    metric_steps: Floats  # (K,) of the job since its submission, >= 0
+    values: Floats  # (K,) finite
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class TurnMeasured(_OfLeases):
     """The time that jobs have lost by a start, up to its first step, and by a stop; 0 = not measured."""
 
-    jobs: Ints  # (K,)
-    leases: Ints  # (K,)
     restart_s: Floats  # (K,) of these leases
     save_s: Floats  # (K,)
 
@@ -392,6 +384,6 @@ Event = (
     | JobCancelled | JobsHeld | JobsReleased | JobsRequeued | PriorityChanged | PriceChanged | ConfigChanged
     | PolicyChanged | ReservationAdded | ReservationRemoved | IdsReserved | JobsArchived | JobAnnotated
     | LeaseStarted | LeaseEnded | ProgressReported | CheckpointSaved | SavingDeclared | LastStepReported
-    | TotalAnnounced | GpuMemoryMeasured | TurnMeasured | AllocationSolved | AllocationFailed | ThroughputEstimated
-    | WakeupDue | SchedulerRestarted | AgentRejoined
+    | TotalAnnounced | GpuMemoryMeasured | TurnMeasured | MetricsReported | AllocationSolved | AllocationFailed
+    | ThroughputEstimated | WakeupDue | SchedulerRestarted | AgentRejoined
 )  # fmt: skip

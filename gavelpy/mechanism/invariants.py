@@ -31,6 +31,7 @@ def check(core: SchedulerCore) -> None:
     _check_windows(core)
     _check_nodes(core)
     _check_resources(core)
+    _check_apps(core)
     _check_timer(core)
 
 
@@ -294,6 +295,15 @@ def _check_resources(core: SchedulerCore) -> None:
     assert jobs.needs == declared, "the list of what jobs need of nodes is out of date"
     over = node_resources.strained(jobs, pool)
     assert over <= pool.strained, f"leases use more than nodes {sorted(over - pool.strained)} have"
+
+
+def _check_apps(core: SchedulerCore) -> None:
+    """Jobs that wait at a rung are members of a bracket whose decision is due later; they get no new lease."""
+    table, active = core.jobs.apps, set(core.jobs.active.tolist())
+    assert table.members.keys() <= active, "a job that is over is in a bracket"
+    assert table.at_rung.keys() <= table.members.keys(), "a job waits at a rung that it does not have"
+    assert set(table.members.values()) <= table.rungs.keys(), "a bracket has no next rung"
+    assert not any(core.jobs.state[row] == JobState.GRANTED for row in table.at_rung), "a job at a rung is to start"
 
 
 def _check_timer(core: SchedulerCore) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gavelpy.mechanism import sizes
+from gavelpy.mechanism.app_table import AppTable
 from gavelpy.mechanism.claims import ClaimTable
 from gavelpy.mechanism.identities import Identities, by_serial
 from gavelpy.mechanism.lifecycle import JobFact, JobState, Resumes, states_after
@@ -141,7 +142,7 @@ class JobTable:
         self.any_held = False  # whether GPUs may be reserved for any job: see reservations
         self.any_gated = False  # whether any job was ever held, delayed, limited, paused or done before its lease ended
         self.rule_columns: dict[str, Floats] = {}  # (N, T) each, of rules that store more about jobs; 0 at first
-        self.claims = ClaimTable()
+        self.claims, self.apps = ClaimTable(), AppTable()
         self.kernels: WakeupSteps | None = None  # in place of numpy, if a shell has set them
         for name in INT_COLUMNS:
             setattr(self, name, np.full(FIRST_ROWS, -1, dtype=np.int64))
@@ -176,6 +177,8 @@ class JobTable:
             self.featured[row] = features
         if needs := needs_of(spec):
             self.needs[row] = needs
+        if spec.app:
+            self.apps.joined(row, serial, spec.app)
         if spec.completion_value:
             self.valued[row] = CompletionValue.parse(spec.completion_value).row
         self.part[row] = -1 if spec.reservation else 0
@@ -250,6 +253,8 @@ class JobTable:
                 self.valued,
                 self.lost_leases,
                 self.loss_nodes,
+                self.apps.members,
+                self.apps.at_rung,
             ):
                 for row in rows.tolist() if kept else ():
                     kept.pop(row, None)

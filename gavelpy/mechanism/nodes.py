@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gavelpy.mechanism import booking, eligibility, node_resources, non_preemptible, reports
-from gavelpy.mechanism.commands import Command, KillLease
+from gavelpy.mechanism.commands import Command, KillLease, QueryAgent
 from gavelpy.mechanism.events import (
     NO_INTS,
     AgentRejoined,
@@ -30,6 +30,7 @@ from gavelpy.mechanism.jobs import DIRECTORY_COLUMNS, JobTable
 from gavelpy.mechanism.leases import LeaseBook
 from gavelpy.mechanism.lifecycle import LAST_ALIVE, JobFact, JobState, NodeState
 from gavelpy.mechanism.reports import started
+from gavelpy.mechanism.requests import ThroughputRequest
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.taking import NONE_CHOSEN
 from gavelpy.model.arrays import Bools, Ints
@@ -65,6 +66,16 @@ def apply(core: SchedulerCore, event: NodeEvent) -> list[Command]:
         core.leases.extend(late, core.round_end_s)
         commands.append(core.granted(NONE_CHOSEN, late, NO_INTS))
     return commands
+
+
+def restarted(core: SchedulerCore, incarnation: int) -> list[Command]:
+    """A new incarnation of the scheduler repeats the open requests; agents report which leases they run."""
+    core.incarnation = incarnation
+    core.awaiting &= not core.question.forget()
+    core.throughput = ThroughputRequest()
+    core.throughput.want(core.jobs.unmeasured.tolist())
+    core.disturb()
+    return [QueryAgent(node) for node in core.pool.present_nodes]
 
 
 def changed(leases: LeaseBook, event: NodeEvent, now_s: float, settings: MechanismSettings) -> Changed:

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from gavelpy.mechanism import competition, eligibility, node_resources, node_sets, priority_classes, sizes, windows
+from gavelpy.mechanism.app_table import wait_in_words
 from gavelpy.mechanism.consolidation import held_back_in_words
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.domains import NOT_PINNED, max_gang, pinned_directory
@@ -64,6 +65,7 @@ class ReasonKind(StrEnum):
     USER_LIMIT = "user-limit"  # other jobs of its owner have all that one user may have at once
     TEAM_QUOTA = "team-quota"  # its team holds, or would hold, more GPUs than its quota
     TEAM_GUARANTEED = "team-guaranteed"  # free GPUs are guaranteed to others, and it could not give them back
+    AT_RUNG = "at-rung"  # other jobs of its app have not done as many steps, after which they are compared
     BEGINS_LATER = "begins-later"  # its owner chose a time before which it does not start
     NO_SHARE = "no-share"
     BEHIND_OTHERS = "behind-others"
@@ -202,11 +204,9 @@ class _Explanation:
         return Reason(ReasonKind.STARTING, "has a lease and is about to start")
 
     def _unclear(self, row: int) -> Reason:
-        jobs, pool = self.jobs, self.pool
-        held = jobs.gpus_stopping(row)
+        jobs, pool, held = self.jobs, self.pool, self.jobs.gpus_stopping(row)
         nodes = np.unique(pool.node_of[held[pool.unreachable[held]]]).tolist()
-        where = listed([pool.node_ids[node] for node in nodes])
-        lease = int(jobs.stopping[row])
+        where, lease = listed([pool.node_ids[node] for node in nodes]), int(jobs.stopping[row])
         found = "" if len(nodes) > 1 else peers_text(*pool.node_peers[nodes[0]])
         away = f"is unreachable ({found}) and" if found else "is unreachable and"
         text = f"{where} {away} may still run lease {lease}; the job restarts when that is resolved"
@@ -220,6 +220,8 @@ class _Explanation:
         if len(others := eligibility.unmet(self.jobs, row)):
             shown = listed([f"{self.jobs.specs[other].id!r} (job {self.jobs.ids.serial(other)})" for other in others])
             return Reason(ReasonKind.COMES_AFTER, f"starts after {shown}")
+        if row in self.jobs.apps.at_rung:
+            return Reason(ReasonKind.AT_RUNG, wait_in_words(self.jobs, row))
         if own:
             return Reason(ReasonKind.AWAITS_RESERVATION, own)
         if self.jobs.begin_at_s[row] <= self.core.now_s:
@@ -375,18 +377,16 @@ class _Explanation:
         return name if how == "up" else f"{name} ({how})"
 
     def _backing_off(self, row: int) -> Reason:
-        jobs = self.jobs
-        when = f"at {jobs.retry_at_s[row]:g} s"
-        return Reason(ReasonKind.BACKING_OFF, eligibility.pause_in_words(int(jobs.misses[row]), when))
+        when = f"at {self.jobs.retry_at_s[row]:g} s"
+        return Reason(ReasonKind.BACKING_OFF, eligibility.pause_in_words(int(self.jobs.misses[row]), when))
 
     def _in_turn(self, wanted: Ints) -> Reason:
         """Why jobs with shares of these types do not run."""
         core, types = self.core, self.pool.gpu_types
         if not len(wanted):
             return Reason(ReasonKind.NO_SHARE, "the policy gives it no share now; other jobs come first")
-        ahead = int(self.leases[wanted].sum())
+        ahead, where = int(self.leases[wanted].sum()), " or ".join(types[t] for t in wanted)
         holders = "1 job has" if ahead == 1 else f"{ahead} jobs have"
-        where = " or ".join(types[t] for t in wanted)
         until = f"until the round ends at {core.round_end_s:g} s" if core.is_in_round else "now"
         text = f"waits for its turn on {where}: {holders} it {until}{self._but_for(wanted)}"
         return Reason(ReasonKind.BEHIND_OTHERS, text)

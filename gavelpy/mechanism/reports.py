@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gavelpy.mechanism import booking, eligibility, failures, gpu_memory, non_preemptible, turn_costs
+from gavelpy.mechanism import app_table, booking, eligibility, failures, gpu_memory, non_preemptible, turn_costs
 from gavelpy.mechanism.events import (
     CheckpointSaved,
     FailureClass,
@@ -29,6 +29,7 @@ from gavelpy.mechanism.events import (
     LastStepReported,
     LeaseEnded,
     LeaseStarted,
+    MetricsReported,
     Outcome,
     ProgressReported,
     SavingDeclared,
@@ -97,9 +98,14 @@ def _among(event: ProgressReported, counts: Bools) -> tuple[Ints, Floats]:
 
 
 def changes_needs(
-    jobs: JobTable, event: TotalAnnounced | GpuMemoryMeasured | TurnMeasured, settings: MechanismSettings
+    jobs: JobTable,
+    event: TotalAnnounced | GpuMemoryMeasured | TurnMeasured | MetricsReported,
+    settings: MechanismSettings,
 ) -> bool:
     """Books what programs announced or nodes measured of jobs; returns whether what any of them needs has changed."""
+    if isinstance(event, MetricsReported):
+        app_table.book(jobs, event)
+        return False
     if isinstance(event, TurnMeasured):
         turn_costs.measured(jobs, event)
         return False

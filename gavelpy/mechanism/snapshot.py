@@ -41,7 +41,8 @@ NAMED = 13  # of a core with a round that the policy names, or that knows the GP
 LOCATED = 14  # of a core with nodes of which the rack, zone or region is known, or with settings of placement
 TIMED = 14  # of a core that knows what stops and starts cost jobs, or with jobs that have plans
 MOVED = 15  # of a core in which jobs make places for gangs, or made them, or with CPU cores and memory of teams
-NEWEST = 15
+METERED = 16  # of a core that knows metrics of jobs, or with apps of which jobs end early
+NEWEST = 16
 OLDEST = 1  # version that can still be read
 _CORE = ("now_s", "settled_s", "incarnation", "round", "round_began_s", "round_end_s", "attention_s", "awaiting",
          "retry_due_s", "woken_s", "window_due_s")  # fmt: skip
@@ -106,6 +107,7 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
         **({} if jobs.ids.is_plain else {"serials": jobs.ids.serials.copy(), "next_job": jobs.ids.next_serial}),
         **({"next_round": question.next_round.copy()} if is_named(question.next_round) else {}),
         **({"sizes": {str(row): own.rate.copy() for row, own in jobs.sizes.items()}} if jobs.sizes else {}),
+        **({"apps": apps} if (apps := jobs.apps.state()) else {}),
         **({"apart": {str(row): list(one) for row, one in jobs.apart.items()}} if jobs.apart else {}),
         **({"moved": {str(row): list(one) for row, one in jobs.moved.items()}} if jobs.moved else {}),
         **({"relax_s": jobs.relax_s} if jobs.relax_s < np.inf else {}),
@@ -115,6 +117,8 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
 
 def _version(core: SchedulerCore) -> int:
     """The lowest version that can express it."""
+    if core.jobs.apps.state():
+        return METERED
     if core.settings.defragment or core.jobs.moved or limits_resources(core.settings.teams):
         return MOVED
     if turn_costs.is_any(core.jobs, slice(core.jobs.count)) or any(spec.plans for spec in core.jobs.specs):
@@ -230,6 +234,7 @@ def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
         jobs.sizes[row] = JobSizes(sizes, np.array(rate, dtype=np.float64))
     jobs.apart = {int(row): Apart(*values) for row, values in state.get("apart", {}).items()}
     jobs.moved = {int(row): Move(*values) for row, values in state.get("moved", {}).items()}
+    jobs.apps.restore(state.get("apps", {}))
     jobs.relax_s = float(state.get("relax_s", np.inf))
     jobs.measured_gib = {int(row): float(gib) for row, gib in state.get("measured_gib", {}).items()}
     jobs.booked = {int(row): str(name) for row, name in state["booked"].items()}

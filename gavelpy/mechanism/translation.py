@@ -41,6 +41,9 @@ _BY_JOB = (
     "gpu_type",
     "share",
     "sizes",
+    "metric",
+    "metric_steps",
+    "values",
 )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NewType
 import numpy as np
 
 from gavelpy.errors import InvalidInput
+from gavelpy.model.apps import AppRole
 from gavelpy.model.arrays import VALUE_MAX, Floats, floats, index_of, require
 from gavelpy.model.completion_value import CompletionValue
 from gavelpy.model.job_phases import Phases, check_phases_of
@@ -96,6 +97,7 @@ class JobSpec:
     rates_by_size: RatesBySize = field(default_factory=dict)  # of the sizes other than `gpus`; without: estimated
     plans: Mapping[int, str] = field(default_factory=dict)  # what its program receives, by number of GPUs held
     completion_value: str = ""  # what its end is worth by its time (model.completion_value); empty = not stated
+    app: str = ""  # its role in an app (model.apps); empty = in none
 
     def __post_init__(self) -> None:
         self._check_id()
@@ -110,6 +112,8 @@ class JobSpec:
         self._check_rates()
         if self.completion_value:
             CompletionValue.parse(self.completion_value)
+        if self.app:
+            AppRole.parse(self.app)
         if self.kind is JobKind.SERVICE:
             raise InvalidInput(f"kind of job {self.id!r} must be 'batch' or 'interactive', got {self.kind!r}")
         if self.kind is JobKind.INTERACTIVE and not self.one_process_a_node:
@@ -190,7 +194,7 @@ class JobSpec:
         if (
             (self.software is OF_NODE or self.software == OF_NODE)
             and not (self.secrets or self.stall_s or self.time_s or self.gpu_memory_gib)
-            and not (self.cpus_per_gpu or self.memory_gib_per_gpu or self.plans)
+            and not (self.cpus_per_gpu or self.memory_gib_per_gpu or self.plans or self.app)
             and self.kind is JobKind.BATCH
         ):
             return ()  # most jobs
@@ -288,6 +292,7 @@ FEATURES: Mapping[str, Callable[[JobSpec], object]] = {
     "cpus-per-gpu": lambda spec: spec.cpus_per_gpu,
     "image": lambda spec: spec.software.image,
     "memory-per-gpu": lambda spec: spec.memory_gib_per_gpu,
+    "metrics": lambda spec: spec.app,
     "plan": lambda spec: spec.plans,
     "pty": lambda spec: spec.kind is JobKind.INTERACTIVE,
     "secret": lambda spec: spec.secrets,

@@ -7,8 +7,9 @@
         progress.<local rank>.json   job: steps done and saved (the iterator, or the agent for users of its JobService)
         end.json                 shim, last: how the lease ended (the agent writes it if the shim did not)
         log/rank-<rank>.out      captured lines (shim/log_files.py); full files become .out.1, .out.2, ..., oldest first
-    jobs/00000042/               if the job runs as its owner, for that account only: progress.*.json, and copies of
-                                 lease.json and launch.json (without the environment) for LeaseIterator
+        metrics.<local rank>.json    job: the last value of each metric (metric_files.py)
+    jobs/00000042/               if the job runs as its owner, for that account only: progress.*.json, metrics.*.json,
+                                 and copies of lease.json and launch.json (without the environment) for LeaseIterator
 
 Every file is written under a temporary name and renamed, so a reader sees the old or the new one. Files are not synced
 to disk: they matter for one boot only, which `boot_id` identifies. Times are seconds of CLOCK_BOOTTIME (`clock_s`),

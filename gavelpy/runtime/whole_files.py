@@ -143,6 +143,7 @@ _KINDS: Final[Mapping[str, _Kind]] = {  # by annotation of the field
     "str": (_is_text, str),
     "tuple[int, ...]": (_is_list(_is_int), tuple),
     "tuple[str, ...]": (_is_list(_is_text), tuple),
+    "tuple[float, ...]": (_is_list(_is_float), lambda values: tuple(map(float, values))),
     "Mapping[str, str]": (_is_texts_by_name, dict),
     "tuple[Mapping[str, str], ...]": (_is_list(_is_texts_by_name), tuple),
 }

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavelpy.errors import JournalCorrupt, JournalTooNew
-from gavelpy.journal.codec import NEWEST, decode, decode_state, encode
+from gavelpy.journal.codec import decode, decode_state, encode
+from gavelpy.journal.versions import NEWEST
 from gavelpy.mechanism.events import (
     AgentRejoined,
     AllocationFailed,
@@ -34,6 +35,7 @@ from gavelpy.mechanism.events import (
     LastStepReported,
     LeaseEnded,
     LeaseStarted,
+    MetricsReported,
     NodeDraining,
     NodeJoined,
     NodeLost,
@@ -97,6 +99,8 @@ OF_LATER_VERSIONS: list[Event] = [
     TotalAnnounced(TWO, TWO, np.array([10.0, 0.5])),
     GpuMemoryMeasured(TWO, TWO, np.array([10.0, 0.5])),
     TurnMeasured(TWO, TWO, np.array([10.0, 0.0]), np.array([0.0, 0.5])),
+    MetricsReported(TWO, TWO, np.array([0, 1]), np.array([10.0, 0.0]), np.array([-0.5, 3.0]), ("loss", "accuracy")),
+    JobSubmitted(JobSpec(JobId("tune-3"), 100.0, app="tune:at=3:jobs=9:rungs=10.0/3:schedule=hyperband")),
     ConfigChanged(MechanismSettings(packing=True, packing_measured=True)),
     LeaseEnded(TWO, TWO, STEPS, Outcome.UNRUNNABLE),
     LeaseEnded(TWO, TWO, STEPS, Outcome.FAILED, failure=FailureClass.OUT_OF_MEMORY),

@@ -100,6 +100,7 @@ NAMES_IN_JOURNALS = [
     "JobsArchived",
     "GpuMemoryMeasured",
     "TurnMeasured",
+    "MetricsReported",
 ]
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from gavelpy.errors import JournalTooNew
 from gavelpy.journal import tables
-from gavelpy.journal.codec import NEWEST
 from gavelpy.journal.store import open_store
+from gavelpy.journal.versions import NEWEST
 from gavelpy.mechanism.events import Event
 from tests.journal.stores import cancelled, execute, filled
 

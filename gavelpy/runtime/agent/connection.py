@@ -242,6 +242,7 @@ def report_of(folder: LeaseDirectory) -> agent_pb2.LeaseReport:
         by_time=folder.is_estimated,
         saves_at_end=folder.saves_at_end,
         last_step_done=folder.is_done,
+        metrics=[agent_pb2.Metric(**point._asdict()) for point in folder.metrics.last],
     )
     if folder.shim is not None:
         report.shim_process = folder.shim.process

@@ -210,8 +210,7 @@ class CommandExecutor:
 
     def progress(self) -> list[Event]:
         """Progress of running jobs."""
-        moved = self.leases.progress()
-        return [moved] if moved is not None else []
+        return self.leases.progress()
 
     def applied(self, event: Event, now_s: float, commands: Sequence[Command]) -> None:
         """Executes the commands that the core returned for an event."""

@@ -224,14 +224,19 @@ class JobHistory:
         self.shadow_prices.solved(event, core.pool.gpu_types, policy, now_s)
 
     def _unmet(self, core: SchedulerCore, now_s: float) -> None:
-        """Records jobs that were cancelled because a job that they come after did not finish."""
+        """Records jobs that were cancelled as one that they come after did not finish, or that their apps ended."""
         for job, other in core.unmet_jobs:
             jobs = core.jobs.by_serial
+            if job == other:
+                self._ended_early(job, now_s, jobs.apps.ended[jobs.ids.row(job)])
+                continue
             name = name_of(jobs.specs[other].id)
             how = "failed" if jobs.state[other] == JobState.FAILED else "was cancelled"
-            text = f"it can never start: job {other} ({name}), which it comes after, {how}"
-            self._ended_s[self.ids.row(job)], self._notes[job] = now_s, text
-            self._add(job, HistoryEntry(now_s, "cancelled", text=text))
+            self._ended_early(job, now_s, f"it can never start: job {other} ({name}), which it comes after, {how}")
+
+    def _ended_early(self, job: int, now_s: float, text: str) -> None:
+        self._ended_s[self.ids.row(job)], self._notes[job] = now_s, text
+        self._add(job, HistoryEntry(now_s, "cancelled", text=text))
 
     def _submitted(self, core: SchedulerCore, now_s: float) -> None:
         spec = core.jobs.specs[len(self._history)]

@@ -20,6 +20,7 @@ from gavelpy.mechanism.lifecycle import ALIVE, JobState
 from gavelpy.mechanism.priority_classes import check_known
 from gavelpy.mechanism.teams import of_team
 from gavelpy.mechanism.windows import check_reservations
+from gavelpy.model.apps import check_apps
 from gavelpy.model.job import JobId, JobSpec
 from gavelpy.model.software import Software
 from gavelpy.runtime.daemon.job_history import NAMELESS, full_id
@@ -101,6 +102,7 @@ class Submissions:
         check_known(specs, settings, owner)
         self._scheduler.config.limits.check_weights(specs)
         check_sizes(specs, settings)
+        check_apps([spec.app for spec in specs])
         self._scheduler.choice.refuse(specs)
         limited = self._scheduler.config.jobs.limited
         specs = [limited(of_team(spec, settings, owner)) for spec in specs]

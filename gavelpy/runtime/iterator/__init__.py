@@ -5,6 +5,7 @@ lease_loop       the loop of any form: step, save, stop; for LeaseIterator and f
 timing           measured rate, and when to begin to stop
 checkpoints      complete checkpoints: write, read, prune; iterate over a loader from a data position
 barrier          the ranks of a gang agree on a step
+metrics          values of metrics, such as the loss, for the scheduler
 lease_watch      the lease of this process: its environment variables; a thread that reads the lease, reports progress
 """
 

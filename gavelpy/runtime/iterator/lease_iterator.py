@@ -11,6 +11,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.runtime.iterator.barrier import NEVER
 from gavelpy.runtime.iterator.checkpoints import DataPosition, EpochCursor, length_of
 from gavelpy.runtime.iterator.lease_loop import LeaseLoop, Save
+from gavelpy.runtime.iterator.metrics import report_metric
 
 Item = TypeVar("Item")
 
@@ -95,6 +96,14 @@ class LeaseIterator(LeaseLoop, Generic[Item]):
                 return
         if not self._is_by_epoch:
             self.finish()
+
+    def report_metric(self, name: str, value: float) -> None:
+        """Reports a metric, such as the loss, at the step in progress: see `gavelpy.report_metric`.
+
+        Of a gang, the first rank reports; calls of the others do nothing.
+        """
+        if self._context.rank == 0:
+            report_metric(name, value, step=self.step)
 
     def each_epoch(self) -> Iterator[int]:
         """The epochs that are left, for two nested loops: in each of them, iterate over this object.

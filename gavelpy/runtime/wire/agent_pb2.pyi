@@ -487,6 +487,7 @@ class LeaseReport(_message.Message):
     STEPS_TOTAL_FIELD_NUMBER: _builtins.int
     GPU_MEMORY_GIB_FIELD_NUMBER: _builtins.int
     LAST_STEP_DONE_FIELD_NUMBER: _builtins.int
+    METRICS_FIELD_NUMBER: _builtins.int
     lease: _builtins.int
     job: _builtins.int
     phase: Global___LeasePhase.ValueType
@@ -520,6 +521,10 @@ class LeaseReport(_message.Message):
     """the most that it has used of one of its GPUs here; 0 = not measured"""
     last_step_done: _builtins.bool
     """all ranks of this node have reported their last step"""
+    @_builtins.property
+    def metrics(self) -> _containers.RepeatedCompositeFieldContainer[Global___Metric]:
+        """last values of what its ranks on this node report, each name once, at most 8"""
+
     def __init__(
         self,
         *,
@@ -541,14 +546,43 @@ class LeaseReport(_message.Message):
         steps_total: _builtins.float = ...,
         gpu_memory_gib: _builtins.float = ...,
         last_step_done: _builtins.bool = ...,
+        metrics: _abc.Iterable[Global___Metric] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_time", b"by_time", "detail", b"detail", "exit_code", b"exit_code", "failure", b"failure", "gpu_memory_gib", b"gpu_memory_gib", "job", b"job", "last_step_done", b"last_step_done", "lease", b"lease", "outcome", b"outcome", "phase", b"phase", "rate_steps_per_s", b"rate_steps_per_s", "rendezvous_port", b"rendezvous_port", "saves_at_end", b"saves_at_end", "shim_process", b"shim_process", "shim_process_start", b"shim_process_start", "steps_done", b"steps_done", "steps_saved", b"steps_saved", "steps_total", b"steps_total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_time", b"by_time", "detail", b"detail", "exit_code", b"exit_code", "failure", b"failure", "gpu_memory_gib", b"gpu_memory_gib", "job", b"job", "last_step_done", b"last_step_done", "lease", b"lease", "metrics", b"metrics", "outcome", b"outcome", "phase", b"phase", "rate_steps_per_s", b"rate_steps_per_s", "rendezvous_port", b"rendezvous_port", "saves_at_end", b"saves_at_end", "shim_process", b"shim_process", "shim_process_start", b"shim_process_start", "steps_done", b"steps_done", "steps_saved", b"steps_saved", "steps_total", b"steps_total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LeaseReport: _TypeAlias = LeaseReport  # noqa: Y015
+
+@_typing.final
+class Metric(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """letters, digits and ._/-, at most 63"""
+    step: _builtins.float
+    """of the job since its submission"""
+    value: _builtins.float
+    """finite"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        step: _builtins.float = ...,
+        value: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "step", b"step", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Metric: _TypeAlias = Metric  # noqa: Y015
 
 @_typing.final
 class ConnectResponse(_message.Message):

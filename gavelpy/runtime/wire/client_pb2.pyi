@@ -327,6 +327,7 @@ class JobDescription(_message.Message):
     MEMORY_GIB_PER_GPU_FIELD_NUMBER: _builtins.int
     PLANS_FIELD_NUMBER: _builtins.int
     COMPLETION_VALUE_FIELD_NUMBER: _builtins.int
+    APP_FIELD_NUMBER: _builtins.int
     INTERACTIVE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """unique among the owner's living jobs; made up where empty"""
@@ -376,6 +377,8 @@ class JobDescription(_message.Message):
     """memory of the node, likewise"""
     completion_value: _builtins.str
     """what its end is worth by its time, as linear:worth=5:time_s=3600; empty = not stated"""
+    app: _builtins.str
+    """its role in an app, as tune:at=0:jobs=9:metric=loss:...; empty = in none"""
     interactive: _builtins.bool
     """its command has a terminal, and ends when no client is attached"""
     @_builtins.property
@@ -466,11 +469,12 @@ class JobDescription(_message.Message):
         memory_gib_per_gpu: _builtins.float = ...,
         plans: _abc.Mapping[_builtins.int, _builtins.str] | None = ...,
         completion_value: _builtins.str = ...,
+        app: _builtins.str = ...,
         interactive: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["notify", b"notify", "software", b"software"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "array_limit", b"array_limit", "array_position", b"array_position", "array_size", b"array_size", "begin_at_s", b"begin_at_s", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "completion_value", b"completion_value", "cpus_per_gpu", b"cpus_per_gpu", "deadline_s", b"deadline_s", "efficiency", b"efficiency", "entity", b"entity", "environment", b"environment", "exclude", b"exclude", "gpu_memory_gib", b"gpu_memory_gib", "gpu_types", b"gpu_types", "gpus", b"gpus", "hold", b"hold", "interactive", b"interactive", "job_type", b"job_type", "memory_gib_per_gpu", b"memory_gib_per_gpu", "name", b"name", "no_preempt", b"no_preempt", "nodes", b"nodes", "notify", b"notify", "one_process_a_node", b"one_process_a_node", "plans", b"plans", "preemptible", b"preemptible", "priority", b"priority", "rates_by_size", b"rates_by_size", "rates_steps_per_s", b"rates_steps_per_s", "reservation", b"reservation", "secrets", b"secrets", "sizes", b"sizes", "software", b"software", "stall_s", b"stall_s", "steps_total", b"steps_total", "time_s", b"time_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "weight", b"weight", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "app", b"app", "array_limit", b"array_limit", "array_position", b"array_position", "array_size", b"array_size", "begin_at_s", b"begin_at_s", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "completion_value", b"completion_value", "cpus_per_gpu", b"cpus_per_gpu", "deadline_s", b"deadline_s", "efficiency", b"efficiency", "entity", b"entity", "environment", b"environment", "exclude", b"exclude", "gpu_memory_gib", b"gpu_memory_gib", "gpu_types", b"gpu_types", "gpus", b"gpus", "hold", b"hold", "interactive", b"interactive", "job_type", b"job_type", "memory_gib_per_gpu", b"memory_gib_per_gpu", "name", b"name", "no_preempt", b"no_preempt", "nodes", b"nodes", "notify", b"notify", "one_process_a_node", b"one_process_a_node", "plans", b"plans", "preemptible", b"preemptible", "priority", b"priority", "rates_by_size", b"rates_by_size", "rates_steps_per_s", b"rates_steps_per_s", "reservation", b"reservation", "secrets", b"secrets", "sizes", b"sizes", "software", b"software", "stall_s", b"stall_s", "steps_total", b"steps_total", "time_s", b"time_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "weight", b"weight", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -727,6 +731,8 @@ class Job(_message.Message):
     EXCLUDE_FIELD_NUMBER: _builtins.int
     CO_LOCATED_WITH_FIELD_NUMBER: _builtins.int
     RESERVATION_FIELD_NUMBER: _builtins.int
+    APP_FIELD_NUMBER: _builtins.int
+    METRICS_FIELD_NUMBER: _builtins.int
     job: _builtins.int
     name: _builtins.str
     owner: _builtins.str
@@ -795,6 +801,8 @@ class Job(_message.Message):
     """the same for people, and whether it is retried"""
     reservation: _builtins.str
     """it runs within this reservation only; empty = outside of all"""
+    app: _builtins.str
+    """as in its description"""
     @_builtins.property
     def sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """all numbers of GPUs on which it can run; empty = one"""
@@ -816,6 +824,10 @@ class Job(_message.Message):
     @_builtins.property
     def co_located_with(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """the job that shares its GPUs, if one does"""
+
+    @_builtins.property
+    def metrics(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobMetric]:
+        """last values of what it reports"""
 
     def __init__(
         self,
@@ -868,14 +880,42 @@ class Job(_message.Message):
         exclude: _abc.Iterable[_builtins.str] | None = ...,
         co_located_with: _abc.Iterable[_builtins.int] | None = ...,
         reservation: _builtins.str = ...,
+        app: _builtins.str = ...,
+        metrics: _abc.Iterable[Global___JobMetric] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "array_first", b"array_first", "array_limit", b"array_limit", "array_size", b"array_size", "begin_at_s", b"begin_at_s", "co_located_with", b"co_located_with", "detail", b"detail", "ended_at_s", b"ended_at_s", "entity", b"entity", "exclude", b"exclude", "failure", b"failure", "failure_class", b"failure_class", "failures", b"failures", "gpu_s", b"gpu_s", "gpu_type", b"gpu_type", "gpus", b"gpus", "held_by", b"held_by", "job", b"job", "job_type", b"job_type", "lease", b"lease", "name", b"name", "node_ids", b"node_ids", "nodes", b"nodes", "owed_s", b"owed_s", "owner", b"owner", "preemptible", b"preemptible", "preemptible_why", b"preemptible_why", "priority", b"priority", "priority_rank", b"priority_rank", "ran_s", b"ran_s", "rate_steps_per_s", b"rate_steps_per_s", "reason", b"reason", "reason_kind", b"reason_kind", "received_s", b"received_s", "reservation", b"reservation", "restarts", b"restarts", "share", b"share", "sizes", b"sizes", "started_at_s", b"started_at_s", "state", b"state", "steps_done", b"steps_done", "steps_estimated", b"steps_estimated", "steps_saved", b"steps_saved", "steps_total", b"steps_total", "submitted_at_s", b"submitted_at_s", "total_open", b"total_open", "urgency", b"urgency", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "app", b"app", "array_first", b"array_first", "array_limit", b"array_limit", "array_size", b"array_size", "begin_at_s", b"begin_at_s", "co_located_with", b"co_located_with", "detail", b"detail", "ended_at_s", b"ended_at_s", "entity", b"entity", "exclude", b"exclude", "failure", b"failure", "failure_class", b"failure_class", "failures", b"failures", "gpu_s", b"gpu_s", "gpu_type", b"gpu_type", "gpus", b"gpus", "held_by", b"held_by", "job", b"job", "job_type", b"job_type", "lease", b"lease", "metrics", b"metrics", "name", b"name", "node_ids", b"node_ids", "nodes", b"nodes", "owed_s", b"owed_s", "owner", b"owner", "preemptible", b"preemptible", "preemptible_why", b"preemptible_why", "priority", b"priority", "priority_rank", b"priority_rank", "ran_s", b"ran_s", "rate_steps_per_s", b"rate_steps_per_s", "reason", b"reason", "reason_kind", b"reason_kind", "received_s", b"received_s", "reservation", b"reservation", "restarts", b"restarts", "share", b"share", "sizes", b"sizes", "started_at_s", b"started_at_s", "state", b"state", "steps_done", b"steps_done", "steps_estimated", b"steps_estimated", "steps_saved", b"steps_saved", "steps_total", b"steps_total", "submitted_at_s", b"submitted_at_s", "total_open", b"total_open", "urgency", b"urgency", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Job: _TypeAlias = Job  # noqa: Y015
+
+@_typing.final
+class JobMetric(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    step: _builtins.float
+    """of the job since its submission"""
+    value: _builtins.float
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        step: _builtins.float = ...,
+        value: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "step", b"step", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobMetric: _TypeAlias = JobMetric  # noqa: Y015
 
 @_typing.final
 class ListJobsRequest(_message.Message):

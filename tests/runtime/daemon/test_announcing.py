@@ -73,6 +73,6 @@ def test_report_corrects_an_estimate_by_time() -> None:
     bench.say("n0", part(0, 0, steps_done=600.0, is_by_time=True))
 
     bench.say("n0", part(0, 0, steps_done=5.0, steps_total=50.0))
-    bench.tell(bench.table.progress())
+    bench.tell(*bench.table.progress())
 
     assert (bench.core.jobs.steps_done[0], bench.core.jobs.steps_total[0]) == (5.0, 50.0)

@@ -10,10 +10,11 @@ import pytest
 
 from gavelpy.errors import JournalTooNew
 from gavelpy.journal import tables
-from gavelpy.journal.codec import NEWEST, encode_state
+from gavelpy.journal.codec import encode_state
 from gavelpy.journal.database import SchedulerMember
 from gavelpy.journal.leadership import Turn
 from gavelpy.journal.store import EventStore, open_store
+from gavelpy.journal.versions import NEWEST
 from gavelpy.mechanism.events import Event, JobSubmitted
 from gavelpy.mechanism.snapshot import snapshot
 from gavelpy.runtime.daemon.config import Config

@@ -259,7 +259,7 @@ def test_an_agent_knows_all_options_that_a_job_can_need() -> None:
     assert set(OF_AGENTS) == set(FEATURES)
 
 
-NEW = ("co_located", "cpus-per-gpu", "memory-per-gpu", "plan")  # features of agents that announce them
+NEW = ("co_located", "cpus-per-gpu", "memory-per-gpu", "metrics", "plan")  # features of agents that announce them
 
 
 def test_an_agent_lacks_what_it_does_not_announce() -> None:

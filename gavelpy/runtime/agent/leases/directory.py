@@ -29,6 +29,7 @@ from gavelpy.runtime.agent.leases.orders import NodeAssignment
 from gavelpy.runtime.agent.leases.reconcile import LocalLease, LocalPhase
 from gavelpy.runtime.agent.leases.rendezvous_port import ReservedPort
 from gavelpy.runtime.lease_files import End, Launch, LeaseOutcome, LeaseTerms, Progress, ShimPhase, ShimState
+from gavelpy.runtime.metric_files import MetricFiles
 from gavelpy.runtime.shim import cgroups, processes, shim_argv
 from gavelpy.runtime.shim.termination import estimated_steps, has_done_all
 from gavelpy.runtime.whole_files import write_text_whole
@@ -90,6 +91,7 @@ class LeaseDirectory:
     has_lost_shim: bool = False
     progress: LeaseProgress = field(default_factory=LeaseProgress)
     count_saved: Callable[[LeaseDirectory], None] | None = None  # counts its whole checkpoints, and calls `finish`
+    metrics: MetricFiles = field(default_factory=MetricFiles)
     gpu_memory_gib: float = 0.0  # the most that its processes were seen to use of a GPU
     closing: End | None = None  # how it ended, while its whole checkpoints are counted
     _written_end: End | None = None  # of a shim that is gone
@@ -211,9 +213,7 @@ class LeaseDirectory:
             self.port.release()
         none = subprocess.DEVNULL
         self._child = subprocess.Popen(shim_argv(self.directory), stdin=none, stdout=none, stderr=none, cwd="/", env={})
-        self.launched_clock_s = now_clock_s
-        self.launch = launch
-        self.is_starting = False
+        self.launched_clock_s, self.launch, self.is_starting = now_clock_s, launch, False
 
     def destroy(self, now_clock_s: float) -> None:
         """Kills the processes of the lease, then a shim that does not exit; concludes the lease once none is left."""
@@ -362,6 +362,7 @@ class LeaseDirectory:
             found = self._read(lease_files.progress_file(rank), read, self.job_directory)
             if found is not None:
                 self._reports[rank] = found
+            self.metrics.read(rank, self._read, self.job_directory)
 
     def _read(self, name: str, read: Callable[[Path], Record | None], directory: Path | None = None) -> Record | None:
         """The content of a file that has changed since the last call; a damaged one is logged and ignored."""

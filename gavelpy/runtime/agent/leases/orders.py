@@ -17,8 +17,8 @@ from gavelpy.runtime.wire import agent_pb2, software_pb2
 
 # Options of jobs whose fields this agent knows. The scheduler places no job that needs another one on this node.
 FEATURES: Final = (
-    "co_located", "conda", "cpus-per-gpu", "image", "memory-per-gpu", "plan", "pty", "secret", "snapshot", "stall",
-    "time", "venv",
+    "co_located", "conda", "cpus-per-gpu", "image", "memory-per-gpu", "metrics", "plan", "pty", "secret", "snapshot",
+    "stall", "time", "venv",
 )  # fmt: skip
 TEXT_MAX: Final = 1 << 20
 RANKS_MAX: Final = 1 << 16

@@ -10,7 +10,7 @@ reported what it recorded. A part that was only inferred to be lost is unknown.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from gavelpy.mechanism import reports
 from gavelpy.mechanism.core import SchedulerCore
@@ -45,6 +45,7 @@ from gavelpy.runtime.daemon.leases.lease import (
     outcome_of,
     saved_of,
 )
+from gavelpy.runtime.daemon.leases.metrics import decides, is_news, metrics_reported
 from gavelpy.runtime.daemon.leases.turns import turns_measured
 
 _FAILURES = (Outcome.FAILED, Outcome.UNRUNNABLE)
@@ -63,6 +64,8 @@ class LeaseEvents:
         self.timed: set[int] = set()  # their starts or stops were measured
         self.declared: set[int] = set()  # their programs save when they end; new to the core
         self.moved: set[int] = set()  # with progress that is new to the core
+        self.metered: set[int] = set()  # with metrics that are new to the core
+        self.compared: set[int] = set()  # of these, with a value at which jobs of an app are compared
         self.done: list[int] = []  # their jobs have completed the last step
         self.ended: list[int] = []
 
@@ -70,7 +73,7 @@ class LeaseEvents:
     def has_events(self) -> bool:
         """Whether `drain` would return events."""
         noted = self.saved or self.announced or self.measured or self.timed
-        return bool(self.started or self.declared or noted or self.done or self.ended)
+        return bool(self.started or self.declared or noted or self.done or self.ended or self.compared)
 
     def drain(self, late: Sequence[Lease], jobs: JobTable) -> list[Event]:
         """Events since the last call. `late`: lost leases with ends that were reported later."""
@@ -84,6 +87,8 @@ class LeaseEvents:
             events.append(TotalAnnounced(*columns_of(totals, [lease.announced_steps for lease in totals])))
         if measured := [self._leases[number] for number in sorted(self.measured)]:
             events.append(GpuMemoryMeasured(*columns_of(measured, [lease.gpu_memory_gib for lease in measured])))
+        events.extend(metrics_reported(self._of(self.metered & {*self.compared, *self.ended})))
+        self.metered -= {*self.compared, *self.ended}
         events.extend(turns_measured([self._leases[number] for number in sorted(self.timed)], jobs))
         if saved := [self._leases[number] for number in sorted(self.saved)]:
             events.append(CheckpointSaved(*columns_of(saved, [lease.steps_saved for lease in saved])))
@@ -102,7 +107,7 @@ class LeaseEvents:
             events.append(LeaseEnded(*columns_of(group, counted), outcome, by_time, failure))
         self.started, self.ended, self.done = [], [], []
         self.saved, self.declared, self.announced, self.measured = set(), set(), set(), set()
-        self.timed = set()
+        self.timed, self.compared = set(), set()
         return events
 
     def advance(self, lease: Lease, jobs: JobTable, now_s: float) -> None:
@@ -123,6 +128,10 @@ class LeaseEvents:
         if (peak_gib := gpu_memory_of(lease)) > _NOTABLE * known_gib:
             lease.gpu_memory_gib = peak_gib
             self.measured.add(lease.lease)
+        if is_news(lease):
+            self.metered.add(lease.lease)
+            if decides(lease, jobs):
+                self.compared.add(lease.lease)
         total, job = announced_by(lease), lease.job
         if total in (0.0, lease.announced_steps):
             return
@@ -140,13 +149,18 @@ class LeaseEvents:
         if lease.turn.restart_s or lease.turn.save_s:
             self.timed.add(lease.lease)
 
-    def progress(self) -> ProgressReported | None:
-        """Progress of running leases since the last call."""
-        moved = [
-            lease for number in sorted(self.moved) if (lease := self._leases.get(number)) and not lease.is_end_reported
-        ]
+    def progress(self) -> list[Event]:
+        """Progress and metrics of running leases since the last call."""
+        moved = [lease for lease in self._of(self.moved) if not lease.is_end_reported]
+        found = metrics_reported([lease for lease in self._of(self.metered) if not lease.is_end_reported])
         self.moved.clear()
-        return ProgressReported(*columns_of(moved, [lease.steps_done for lease in moved])) if moved else None
+        self.metered.clear()
+        if moved:
+            found.append(ProgressReported(*columns_of(moved, [lease.steps_done for lease in moved])))
+        return found
+
+    def _of(self, numbers: Collection[int]) -> list[Lease]:
+        return [lease for number in sorted(numbers) if (lease := self._leases.get(number))]
 
 
 class LateEnds:

@@ -9,12 +9,14 @@ from enum import IntEnum
 import numpy as np
 
 from gavelpy.mechanism import gpu_memory, sizes
+from gavelpy.mechanism.app_table import steps_max
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import FailureClass, LeaseStarted, Outcome
 from gavelpy.mechanism.failures import WORDS, time_left_s
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon.leases.turns import LeaseTimes
+from gavelpy.runtime.metric_files import MetricPoint
 
 
 class Phase(IntEnum):
@@ -58,6 +60,7 @@ class PartReport:
     failure: FailureClass = FailureClass.UNKNOWN  # if it failed
     steps_total: float = 0.0  # that the job has announced; 0 = none
     gpu_memory_gib: float = 0.0  # the most that it has used of a GPU; 0 = not measured
+    metrics: tuple[MetricPoint, ...] = ()  # the last value of each name
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,7 @@ class Start:
     beside_job: int = -1  # the co-located job; -1 = none
     gpu_memory_gib: float = 0.0  # that the job needs of each GPU; 0 = not known
     gpu_memory_share: float = 0.0  # of a GPU's memory; 0 = not known
+    steps_max: float = 0.0  # the lease ends at this step of the job; 0 = no limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +159,7 @@ class Lease:
         self.steps_total = 0.0  # 0 = it has as many steps as it does
         self.announced_steps = 0.0  # by its program; 0 = none
         self.gpu_memory_gib = 0.0  # used of a GPU, as reported to the core
+        self.metrics: dict[str, MetricPoint] = {}  # as reported last
         self.was_by_time = False  # its steps were estimated from time when they were last reported
         self.restart_count = 0
         self.resume_lease = -1
@@ -259,6 +264,7 @@ def start_of(core: SchedulerCore, lease: Lease, part: Part) -> Start:
         beside_job=partner_of(core, lease.job, lease.lease)[0],
         gpu_memory_gib=memory_gib,
         gpu_memory_share=memory_share,
+        steps_max=steps_max(core.jobs, core.jobs.ids.row(lease.job)),
     )
 
 

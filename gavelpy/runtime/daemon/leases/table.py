@@ -28,7 +28,6 @@ from gavelpy.mechanism.events import (
     FailureClass,
     LeaseEnded,
     Outcome,
-    ProgressReported,
 )
 from gavelpy.mechanism.lifecycle import JobState, Resumes
 from gavelpy.mechanism.non_preemptible import is_preemptible
@@ -232,8 +231,8 @@ class LeaseTable:
         """Whether `drain` would return events."""
         return self._events.has_events or self.late.has_events
 
-    def progress(self) -> ProgressReported | None:
-        """Progress of running leases since the last call."""
+    def progress(self) -> list[Event]:
+        """Progress and metrics of running leases since the last call."""
         return self._events.progress()
 
     def on_node(self, node: NodeId) -> list[Lease]:

@@ -29,6 +29,7 @@ from gavelpy.mechanism.events import (
     JobSubmitted,
     LeaseEnded,
     LeaseStarted,
+    MetricsReported,
     NodeLost,
     NodeUnreachable,
     Outcome,
@@ -184,6 +185,10 @@ def _sentence(event: Event, values: dict[str, Any]) -> str:
         case GpuMemoryMeasured():
             used = [f"job {job} {gib:.1f} GiB" for job, gib in zip(values["jobs"], values["peak_gib"], strict=True)]
             return f"GPU memory in use: {_listed(used)}"
+        case MetricsReported():
+            points = zip(values["jobs"], values["metric"], values["metric_steps"], values["values"], strict=True)
+            shown = [f"job {job} {event.names[k]} {value:.6g} at step {step:g}" for job, k, step, value in points]
+            return f"metrics: {_listed(shown)}"
         case TurnMeasured():
             starts = [f"job {k} starts in {s:.1f} s" for k, s in _positive(values["jobs"], values["restart_s"])]
             stops = [f"job {k} stops in {s:.1f} s" for k, s in _positive(values["jobs"], values["save_s"])]

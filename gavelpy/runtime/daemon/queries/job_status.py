@@ -22,6 +22,8 @@ from gavelpy.model.arrays import Ints
 from gavelpy.model.job import JobSpec
 from gavelpy.runtime.daemon.job_history import name_of
 from gavelpy.runtime.daemon.leases.lease import Lease, Wish, is_by_time
+from gavelpy.runtime.daemon.leases.metrics import last_metrics
+from gavelpy.runtime.metric_files import MetricPoint
 
 if TYPE_CHECKING:
     from gavelpy.runtime.daemon.queries.state import SchedulerState
@@ -101,6 +103,8 @@ class JobStatus:
     reservation: str  # it runs within this reservation only; empty = outside of all
     ran_s: float  # under all leases
     total_open: bool  # steps_total is assumed: neither submitted nor announced
+    app: str  # its role in an app; empty = in none
+    metrics: Sequence[MetricPoint]  # last values of what it reports
 
 
 class _Row(NamedTuple):
@@ -199,7 +203,7 @@ class JobStatuses:
             lease=row.lease,
             restarts=max(row.starts - 1, 0),
             failures=row.failures,
-            detail=scheduler.history.detail(job),
+            detail=jobs.apps.ended.get(row.row) or scheduler.history.detail(job),
             weight=spec.weight,
             priority_rank=row.rank,
             priority=words.class_names[row.rank],
@@ -225,6 +229,8 @@ class JobStatuses:
             nodes=spec.nodes,
             exclude=spec.exclude,
             reservation=jobs.booked.get(row.row, spec.reservation if state >= _OVER else ""),
+            app=spec.app,
+            metrics=last_metrics(jobs.apps, row.row, lease),
         )
 
     def _place(self, row: int, lease: Lease | None) -> tuple[str, list[str], float]:

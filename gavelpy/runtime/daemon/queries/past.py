@@ -23,6 +23,7 @@ from gavelpy.model.job import JobSpec
 from gavelpy.runtime.daemon.job_history import HistoryEntry
 from gavelpy.runtime.daemon.queries.job_status import JobStatus, PublicState
 from gavelpy.runtime.daemon.queries.jobs import JobPage, JobQueries, as_described
+from gavelpy.runtime.metric_files import MetricPoint
 from gavelpy.runtime.security.identity import Caller
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def status_of(past: PastJob) -> JobStatus:
     """The last status of a past job. Fields that came later have the value for unknown."""
     known = past.details["status"]
     values = {f.name: known.get(f.name, UNKNOWN.get(str(f.type), ())) for f in fields(JobStatus)}
+    values["metrics"] = [MetricPoint(*point) for point in values["metrics"]]
     return JobStatus(**(values | {"state": PublicState(past.state)}))
 
 

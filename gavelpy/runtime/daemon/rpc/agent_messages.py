@@ -13,8 +13,10 @@ from gavelpy.model.job import AMOUNT_MAX, JobKind, JobSpec, NodeId
 from gavelpy.model.places import check_place_name
 from gavelpy.runtime.daemon.job_history import name_of
 from gavelpy.runtime.daemon.leases.lease import Order, PartReport, Phase, Wish
+from gavelpy.runtime.daemon.leases.metrics import valid_points
 from gavelpy.runtime.daemon.nodes.peer_reports import ReportedPeer, SightState
 from gavelpy.runtime.daemon.nodes.registry import Hello, Node, ReportedDirectory, ReportedState
+from gavelpy.runtime.metric_files import MetricPoint
 from gavelpy.runtime.quorum import View
 from gavelpy.runtime.security.tokens import NODE_ID
 from gavelpy.runtime.wire import agent_pb2, software_pb2
@@ -270,6 +272,7 @@ def order_message(
                 beside_job=None if start.beside_job < 0 else start.beside_job,
                 plan=spec.plans.get(start.gpus_held, ""),
                 sizes=spec.sizes if len(spec.sizes) > 1 else (),
+                steps_max=start.steps_max,
             )
         )
     return message
@@ -336,6 +339,7 @@ def _report_of(report: agent_pb2.LeaseReport) -> PartReport:
         saves_at_end=report.saves_at_end,
         is_done=report.last_step_done,
         failure=_FAILURES.get(report.failure, FailureClass.UNKNOWN),
+        metrics=valid_points(MetricPoint(one.name, one.step, one.value) for one in report.metrics),
     )
 
 

@@ -31,7 +31,8 @@ def job_message(status: JobStatus) -> pb.Job:
 
 def job_fields(status: JobStatus) -> dict[str, Any]:
     """The fields of a job's message."""
-    return vars(status) | {"state": CODES[status.state]}
+    metrics = [pb.JobMetric(**point._asdict()) for point in status.metrics]
+    return vars(status) | {"state": CODES[status.state], "metrics": metrics}
 
 
 def description_message(spec: JobSpec) -> pb.JobDescription:
@@ -66,6 +67,7 @@ def description_message(spec: JobSpec) -> pb.JobDescription:
         memory_gib_per_gpu=spec.memory_gib_per_gpu,
         plans=spec.plans,
         completion_value=spec.completion_value,
+        app=spec.app,
         gpu_types=spec.gpu_types,
         nodes=spec.nodes,
         exclude=spec.exclude,

@@ -13,6 +13,7 @@ from signal import Signals
 import numpy as np
 
 from gavelpy.errors import InvalidInput, NotFound
+from gavelpy.model.apps import AppRole
 from gavelpy.model.arrays import VALUE_MAX
 from gavelpy.model.completion_value import CompletionValue, text_of
 from gavelpy.model.job import (
@@ -46,6 +47,7 @@ _OF_NODE = re.compile(
     r"|CUDA_(?:VISIBLE_DEVICES|DEVICE_ORDER)|HIP_VISIBLE_DEVICES|(?:TORCHELASTIC|PET)_.*"
 )
 COMMAND_CHARACTERS_MAX = 65_536
+APP_CHARACTERS_MAX = 4_096
 PATH_CHARACTERS_MAX = 4_096
 TYPES_MAX = 64
 VARIABLES_MAX = 256
@@ -151,6 +153,7 @@ def _job_spec(field: str, job: client_pb2.JobDescription, owner: str) -> JobSpec
         cpus_per_gpu=number(f"{field}.cpus_per_gpu", job.cpus_per_gpu),
         plans=_plans(f"{field}.plans", job, sizes),
         completion_value=_completion_value(f"{field}.completion_value", job.completion_value),
+        app=_app(f"{field}.app", job.app),
         memory_gib_per_gpu=number(f"{field}.memory_gib_per_gpu", job.memory_gib_per_gpu),
         gpu_types=_gpu_types(f"{field}.gpu_types", job),
         nodes=_nodes(f"{field}.nodes", job.nodes),
@@ -213,6 +216,14 @@ def _plans(field: str, job: client_pb2.JobDescription, sizes: Sequence[int]) -> 
 def _completion_value(field: str, value: str) -> str:
     try:
         return text_of(np.array(CompletionValue.parse(value).row)) if value else ""
+    except InvalidInput as error:
+        raise InvalidInput(f"{field}: {error}") from None
+
+
+def _app(field: str, role: str) -> str:
+    require(len(role) <= APP_CHARACTERS_MAX, field, f"at most {APP_CHARACTERS_MAX} characters", len(role))
+    try:
+        return AppRole.parse(role).text if role else ""
     except InvalidInput as error:
         raise InvalidInput(f"{field}: {error}") from None
 
