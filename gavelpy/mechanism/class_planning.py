@@ -26,7 +26,7 @@ from gavelpy.mechanism.leases import leases_on
 from gavelpy.mechanism.named_round import has_turn
 from gavelpy.mechanism.planning import Planner, joined, taken
 from gavelpy.mechanism.priority_classes import held_by_class, is_ranked, ranking
-from gavelpy.mechanism.protection import protected_leases
+from gavelpy.mechanism.protection import note_slow, protected_leases
 from gavelpy.mechanism.taking import NONE_CHOSEN, Chosen
 from gavelpy.mechanism.windows import OUTSIDE
 from gavelpy.model.arrays import Bools, Ints
@@ -211,6 +211,7 @@ class _ClassQueue:
         self.held = held_by_class(jobs, pool, planner.settings, _gpus_of(planner, self.leased))  # (C, L)
         self._protected = self.leased[:0]
         if planner.settings.lease_min_s and any(one.respect_lease_min for one in self._order.classes):
+            note_slow(leases, planner.settings, planner.now_s, planner.exempt.jobs)
             protected = protected_leases(leases, planner.settings, planner.now_s, planner.exempt.jobs).jobs
             self._protected = planner.among(protected)
         self._wanted = np.zeros((len(self._order.classes), len(pool.gpu_types)), dtype=np.bool_)  # (C, T)

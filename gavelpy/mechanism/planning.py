@@ -24,7 +24,7 @@ from gavelpy.mechanism.node_resources import limits_of
 from gavelpy.mechanism.node_room import AnyRoom
 from gavelpy.mechanism.node_sets import NodeSets, keepers, node_sets, room_for
 from gavelpy.mechanism.non_preemptible import NonPreemptible
-from gavelpy.mechanism.protection import protected_leases
+from gavelpy.mechanism.protection import note_slow, protected_leases
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.taking import NONE_CHOSEN, Chosen, Reserved
 from gavelpy.mechanism.team_plan import TeamsOfPlan
@@ -70,8 +70,8 @@ class Planner:
         jobs, leases = self.leases.jobs, self.leases
         wanted = chosen = self._by_urgency(rows, capacity)
         if self.settings.lease_min_s:
-            protected = self.protected
-            if not len(protected.jobs):
+            note_slow(leases, self.settings, self.now_s, self.exempt.jobs)
+            if not len((protected := self.protected).jobs):
                 if jobs.any_held:
                     reservations.release(jobs, members)
                 return wanted, True

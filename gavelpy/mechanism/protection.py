@@ -25,10 +25,10 @@ def protected_leases(leases: LeaseBook, settings: MechanismSettings, now_s: floa
     """The protected leases; of a co-located pair both, or neither.
 
     A granted lease counts from the grant, a started one from its start, so a lease that never starts is not protected
-    forever. Leases whose jobs start slowly are marked in `slow_lease`. No plan ends the leases of `fixed` jobs.
+    forever. No plan ends the leases of `fixed` jobs.
     """
     jobs, pool = leases.jobs, leases.pool
-    rows = jobs.leased[~jobs.marks(fixed)[jobs.leased]] if len(fixed) else jobs.leased
+    rows = _preemptible(jobs, fixed)
     rows = rows[_are_protected(jobs, rows, settings, now_s)]
     if not len(rows):
         return NONE_CHOSEN
@@ -42,11 +42,28 @@ def protected_leases(leases: LeaseBook, settings: MechanismSettings, now_s: floa
     return protected.among(jobs.marks(leases.staying(protected))[protected.jobs])
 
 
+def note_slow(leases: LeaseBook, settings: MechanismSettings, now_s: float, fixed: Ints) -> None:
+    """Marks in `slow_lease` the leases whose jobs start slowly. Only plans do so: queries must not change plans."""
+    jobs = leases.jobs
+    rows = _preemptible(jobs, fixed)
+    slow = rows[_are_slow(jobs, rows, settings, now_s)]
+    jobs.slow_lease[slow] = jobs.lease[slow]
+
+
+def _preemptible(jobs: JobTable, fixed: Ints) -> Ints:
+    return jobs.leased[~jobs.marks(fixed)[jobs.leased]] if len(fixed) else jobs.leased
+
+
+def _are_slow(jobs: JobTable, rows: Ints, settings: MechanismSettings, now_s: float) -> Bools:
+    """Whether these jobs have leases that are `lease_min_s` old, and no progress yet, (K,)."""
+    age_s, works = now_s - jobs.began_s[rows], jobs.worked_s[rows] >= 0
+    is_late = (age_s >= settings.lease_min_s) & (age_s < settings.start_max_s)
+    return np.asarray(is_late & ~works & (jobs.state[rows] == IS_RUNNING))
+
+
 def _are_protected(jobs: JobTable, rows: Ints, settings: MechanismSettings, now_s: float) -> Bools:
     """Whether the leases of these jobs are protected, (K,)."""
-    age_s, works = now_s - jobs.began_s[rows], jobs.worked_s[rows] >= 0
-    is_new = age_s < settings.lease_min_s
-    is_slow = ~is_new & ~works & (age_s < settings.start_max_s) & (jobs.state[rows] == IS_RUNNING)
-    jobs.slow_lease[rows[is_slow]] = jobs.lease[rows[is_slow]]
-    was_slow = works & (jobs.slow_lease[rows] == jobs.lease[rows])
-    return np.asarray(is_new | is_slow | (was_slow & (now_s - jobs.worked_s[rows] < settings.lease_min_s)))
+    is_new = now_s - jobs.began_s[rows] < settings.lease_min_s
+    works_s = now_s - jobs.worked_s[rows]
+    was_slow = (jobs.worked_s[rows] >= 0) & (jobs.slow_lease[rows] == jobs.lease[rows])
+    return np.asarray(is_new | _are_slow(jobs, rows, settings, now_s) | (was_slow & (works_s < settings.lease_min_s)))

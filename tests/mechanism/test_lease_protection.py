@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gavelpy.journal.codec import encode_state
 from gavelpy.mechanism.core import SchedulerCore
-from gavelpy.mechanism.events import CheckpointSaved, JobSubmitted, NodeDraining, Outcome, ProgressReported
+from gavelpy.mechanism.events import NO_INTS, CheckpointSaved, JobSubmitted, NodeDraining, Outcome, ProgressReported
+from gavelpy.mechanism.reasons import reasons
+from gavelpy.mechanism.snapshot import snapshot
 from gavelpy.model.job import NodeId
 from tests.mechanism.builders import answer, end, make_core, make_spec, running_core, start, tell, wake
 
@@ -35,6 +38,21 @@ def test_a_young_lease_outlives_its_round_and_goes_when_it_is_old_enough() -> No
     core = make_turns(20.0)
 
     assert [holder(core, now_s) for now_s in (60.0, 120.0)] == [0, 1]
+
+
+def test_a_query_does_not_extend_protection() -> None:
+    """While a query is answered a job looks slow, which counts only if a plan sees it: queries are in no journal."""
+    asked, unasked = (make_turns(1.0, lease_min_s=30.0, start_max_s=300.0) for _ in range(2))
+    for core in (asked, unasked):
+        tell(core, ProgressReported(NO_INTS, NO_INTS, np.zeros(0)), 40.0)
+
+    explained = reasons(asked)
+
+    assert explained.keys() == {1}
+    for core in (asked, unasked):
+        work(core, 50.0)
+    assert encode_state(snapshot(asked)) == encode_state(snapshot(unasked))
+    assert holder(asked, 60.0) == holder(unasked, 60.0) == 1
 
 
 def test_what_counts_is_time_since_the_start_not_since_the_promise() -> None:
