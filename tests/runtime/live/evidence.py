@@ -130,14 +130,20 @@ def _overlaps(users: list[Stay]) -> list[tuple[Stay, Stay]]:
 
 
 def lost_steps(lines: list[Line]) -> list[str]:
-    """Complaints about jobs that resumed before their last checkpoint; one counts as soon as it is complete."""
-    saved: defaultdict[int, int] = defaultdict(int)
+    """Complaints about jobs that resumed before their last checkpoint; one counts as soon as it is complete.
+
+    Ranks of a gang begin at different times: one may save while another of the same lease has not begun.
+    """
+    saved: defaultdict[int, dict[tuple[int, int], int]] = defaultdict(dict)  # by lease and rank
     found = []
     for line in lines:
+        own = saved[line.job]
         if line.kind == "saved":
-            saved[line.job] = max(saved[line.job], line.steps)
-        elif line.kind == "began" and line.steps < saved[line.job]:
-            found.append(f"job {line.job} under lease {line.lease} began at {line.steps}, saved was {saved[line.job]}")
+            own[line.lease, line.rank] = max(own.get((line.lease, line.rank), 0), line.steps)
+        elif line.kind == "began":
+            counted = [steps for (lease, rank), steps in own.items() if lease != line.lease or rank == line.rank]
+            if line.steps < (most := max(counted, default=0)):
+                found.append(f"job {line.job} under lease {line.lease} began at {line.steps}, saved was {most}")
     return found
 
 

@@ -8,8 +8,10 @@ from tests.runtime.live import evidence
 from tests.runtime.live.evidence import Line
 
 
-def line(at_s: float, kind: str = "ran", *, job: int = 0, lease: int = 0, gpu: str = "0", steps: int = 0) -> Line:
-    return Line(at_s, kind, job, lease, 0, "n0", (gpu,), steps)
+def line(
+    at_s: float, kind: str = "ran", *, job: int = 0, lease: int = 0, gpu: str = "0", steps: int = 0, rank: int = 0
+) -> Line:
+    return Line(at_s, kind, job, lease, rank, "n0", (gpu,), steps)
 
 
 def test_two_leases_on_one_gpu_at_once_are_seen() -> None:
@@ -49,6 +51,13 @@ def test_beginning_at_the_last_checkpoint_is_right() -> None:
     lines = [line(0.0, "saved", steps=10), line(0.5, "ran", steps=12), line(1.0, "began", lease=1, steps=10)]
 
     assert not evidence.lost_steps(lines)
+
+
+def test_a_rank_that_begins_after_another_one_has_saved_is_right() -> None:
+    lines = [line(1.0, "began", steps=5), line(2.0, "saved", steps=10), line(3.0, "began", rank=1, steps=5)]
+
+    assert not evidence.lost_steps(lines)
+    assert evidence.lost_steps([*lines, line(4.0, "began", lease=1, rank=1, steps=5)])
 
 
 def test_checkpoint_written_twice_is_seen() -> None:
