@@ -181,6 +181,10 @@ class History:
         self.arrival_s[row] = self.owed_since_s[row] = now_s
         self.gpu_s[row] = 0.0
 
+    def ended_early(self, row: int, now_s: float) -> None:
+        """The core has cancelled a job itself: it lost in its app, or can never start."""
+        self._cancelled(row, now_s)
+
     def _cancelled(self, row: int, now_s: float) -> None:
         if 0 <= row < self.count and math.isnan(self.cancelled_s[row]) and math.isnan(self.finish_s[row]):
             self._settle(np.array([row]), now_s)

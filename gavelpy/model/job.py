@@ -18,6 +18,7 @@ from gavelpy.model.arrays import VALUE_MAX, Floats, floats, index_of, require
 from gavelpy.model.completion_value import CompletionValue
 from gavelpy.model.job_phases import Phases, check_phases_of
 from gavelpy.model.job_sizes import RatesBySize, checked_plans, checked_rates, checked_sizes
+from gavelpy.model.metric_curve import MetricCurve
 from gavelpy.model.notify import NO_NOTIFICATIONS, Notify
 from gavelpy.model.software import OF_NODE, Software
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 # A serial is a row number that is never reused; an id is a name given by a user.
 JobId = NewType("JobId", str)
 NodeId = NewType("NodeId", str)
-JobSerial = NewType("JobSerial", int)
 
 GPUS_MAX = 1_000_000
 ASSUMED_S = 3_600.0  # length of a job whose number of steps is not known
@@ -320,6 +320,7 @@ class Trace:
     node_changes: tuple[ClusterChange, ...] = ()  # nodes that join, drain or are lost, in order of time
     provenance: Mapping[str, Any] = field(default_factory=dict)  # source, rule and seed, as JSON values
     phases: Mapping[JobId, Phases] = field(default_factory=dict)  # of jobs whose rates are means over their phases
+    curves: Mapping[JobId, MetricCurve] = field(default_factory=dict)  # of jobs that report a metric
 
     def __post_init__(self) -> None:
         J = len(self.jobs)

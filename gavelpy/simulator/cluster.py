@@ -25,6 +25,7 @@ from gavelpy.mechanism.events import (
     FailureClass,
     LeaseEnded,
     LeaseStarted,
+    MetricsReported,
     Outcome,
     ProgressReported,
     ThroughputEstimated,
@@ -35,6 +36,7 @@ from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.mechanism.turn_costs import REFERENCE_S
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.simulator.co_location import NONE
+from gavelpy.simulator.metric_reports import MetricReports
 from gavelpy.simulator.phases import RatePhases
 from gavelpy.simulator.timeline import CoLocated, Ends, Finish, PhaseBegun, Starts, TurnTimes, by_moment
 from gavelpy.simulator.virtual_leases import VirtualLeases
@@ -144,6 +146,14 @@ class VirtualCluster(VirtualLeases):
         has_begun = self.began_s[leased] < known_s
         rows, known_s = leased[has_begun], known_s if isinstance(known_s, float) else known_s[has_begun]
         return ProgressReported(rows, self.lease[rows], self.steps_of(rows, known_s)) if len(rows) else None
+
+    def reported_metrics(self, now_s: float) -> MetricsReported | None:
+        """Metrics of all running jobs; None if none has any."""
+        if self.metrics is None:
+            return None
+        leased = self._leased()
+        rows = leased[self.began_s[leased] < now_s]
+        return self.metrics.report(rows, self.lease[rows], self.steps_of(rows, now_s))
 
     def checkpoints(self, now_s: float) -> CheckpointSaved | None:
         """Checkpoints of running jobs that are new; None if there are none."""
@@ -276,10 +286,11 @@ class VirtualCluster(VirtualLeases):
         assert self.costs.constant is not None, "costs of single jobs are constant"
         migrating_s = self.costs.constant.migration_s * moved
         began_s = start_s + (self.costs.constant.restart_s + migrating_s)
-        if self.phases is not None:
+        has_stops = self.phases is not None or self.metrics is not None
+        if has_stops:
             self._resume_phases(rows, now_s)
         rate = self._rate(row, gpu_type, len(gpus))
-        steps_end = self.steps_total.item(row) if self.phases is None else self._steps_until(rows).item()
+        steps_end = self._steps_until(rows).item() if has_stops else self.steps_total.item(row)
         steps_left = steps_end - self.steps_at_start.item(row)
         self.gpu_job[gpus] = row
         self.lease[row], self.lease_type[row], self.rate[row] = leases[0], gpu_type, rate
@@ -311,6 +322,9 @@ class VirtualCluster(VirtualLeases):
         row = due.job
         if self.lease[row] != due.lease or self.finish_s[row] != now_s:
             return []
+        phase_end = self.steps_end[row] if self.phases is None else min(self.phases.ends[row], self.steps_end[row])
+        if self.metrics is not None and self.metrics.ends[row] <= phase_end:
+            return self._at_rung(row, self.metrics, now_s)
         if self.phases is not None and self.phases.ends[row] < self.steps_end[row]:
             return self._next_phase(row, self.phases, now_s)
         if self.steps_end[row] < self.steps_total[row]:
@@ -320,12 +334,26 @@ class VirtualCluster(VirtualLeases):
             self._interfere(now_s)
         return found
 
+    def _at_rung(self, row: int, metrics: MetricReports, now_s: float) -> list[Event]:
+        """A job reports its metric at a rung of its app, and continues until the core decides."""
+        rows = np.array([row])
+        self._count_exactly(rows, metrics.ends[rows], now_s)
+        metrics.enter(rows, self.steps_at_start[rows])
+        self._change_rate(rows, self.rate[rows], now_s)
+        steps = self.steps_at_start[rows]
+        found = metrics.report(rows, self.lease[rows], steps)
+        return [found if found is not None else ProgressReported(rows, self.lease[rows], steps)]
+
+    def _count_exactly(self, rows: Ints, steps: Floats, now_s: float) -> None:
+        """These jobs have done so many steps now, without errors of rounding."""
+        self.steps.book_saves(self, rows, now_s)
+        self.useful.add(rows, steps - self.steps_at_start[rows], self.nominal_rate(rows))
+        self.steps_at_start[rows] = steps
+        self.counted_s[rows] = np.maximum(now_s, self.began_s[rows])
+
     def _next_phase(self, row: int, phases: RatePhases, now_s: float) -> list[Event]:
         rows = np.array([row])
-        self.steps.book_saves(self, rows, now_s)
-        self.useful.add(rows, phases.ends[rows] - self.steps_at_start[rows], self.nominal_rate(rows))
-        self.steps_at_start[row] = phases.ends[row]
-        self.counted_s[row] = max(now_s, self.began_s.item(row))
+        self._count_exactly(rows, phases.ends[rows], now_s)
         self._enter_phase(row)
         self._change_rate(rows, self.rate[rows], now_s)
         return [ThroughputEstimated(rows, self.true_rate[rows])] if phases.announces else []

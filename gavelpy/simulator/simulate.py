@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from gavelpy.journal.codec import encode
 from gavelpy.journal.history import History
 from gavelpy.mechanism import failures
 from gavelpy.mechanism.accept import check_foreign
-from gavelpy.mechanism.commands import SolveAllocation
+from gavelpy.mechanism.commands import Command, SolveAllocation
 from gavelpy.mechanism.consolidation import fragmentation_delays_s
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import (
@@ -43,6 +43,7 @@ from gavelpy.mechanism.priority_classes import check_known
 from gavelpy.mechanism.reasons import reasons
 from gavelpy.mechanism.settings import settings_values
 from gavelpy.mechanism.teams import check_entities
+from gavelpy.model.apps import check_apps
 from gavelpy.model.arrays import Bools, Floats
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import Trace
@@ -59,6 +60,7 @@ from gavelpy.simulator.conditions.exogenous import ExogenousEvents, GpuFailed
 from gavelpy.simulator.conditions.run import RunConditions
 from gavelpy.simulator.conditions.trials import FAILED
 from gavelpy.simulator.job_sizes import check_sizes, true_rates_by_size
+from gavelpy.simulator.metric_reports import MetricReports
 from gavelpy.simulator.metrics import SimulationResult, with_probes_made
 from gavelpy.simulator.phases import RatePhases
 from gavelpy.simulator.settings import SimulationSettings
@@ -106,6 +108,7 @@ class Simulation(VirtualScheduler):
         node_events: Iterable[tuple[float, NodeEvent | JobCancelled]] = (),
     ) -> None:
         check_known(trace.jobs, settings.mechanism)
+        check_apps([job.app for job in trace.jobs])
         refuse_needs(engine.policy, trace.jobs)
         if settings.mechanism.teams:
             check_entities(trace.jobs, settings.mechanism)
@@ -169,7 +172,12 @@ class Simulation(VirtualScheduler):
             rate_by_size=true_rates_by_size(jobs, self.throughputs, view.gpu_types),
             conditions=leases,
             phases=self._phases(view.gpu_types),
+            metrics=self._metric_reports(),
         )
+
+    def _metric_reports(self) -> MetricReports | None:
+        jobs, curves = self.trace.jobs, self.trace.curves
+        return MetricReports(jobs, curves) if curves or any(job.app for job in jobs) else None
 
     def _phases(self, gpu_types: tuple[str, ...]) -> RatePhases | None:
         trace, announces = self.trace, self.estimation is None
@@ -254,6 +262,12 @@ class Simulation(VirtualScheduler):
     def _is_stalled(self) -> bool:
         return self.stall.lost > 0 and self.stall.is_reached(len(self.core.jobs.active))
 
+    def applied(self, event: Event, commands: Sequence[Command]) -> None:
+        """Jobs that the core has ended itself are over in the history, too."""
+        super().applied(event, commands)
+        for row, _ in self.core.unmet_jobs:
+            self.history.ended_early(row, self.now_s)
+
     def before_wakeup(self) -> WakeupDue:
         """Rates that the estimator learned come before the wake-up."""
         if self.estimation is not None and self.agents is not None:
@@ -323,7 +337,8 @@ class Simulation(VirtualScheduler):
         jobs, state = self.core.jobs, self.core.view().job_state
         failed, cancelled = (np.flatnonzero(state == one).tolist() for one in (JobState.FAILED, JobState.CANCELLED))
         why = {row: failures.in_words(jobs, row, self.core.settings, is_given_up=True) for row in failed}
-        return why | {row: FAILED if row in self.conditions.trials.failed else CANCELLED for row in cancelled}
+        why |= {row: FAILED if row in self.conditions.trials.failed else CANCELLED for row in cancelled}
+        return why | jobs.apps.ended
 
     def _metrics(self, effort: metrics.Effort, useful_gpu_s: Floats) -> metrics.RunMetrics:
         assert self.agents is not None, "a run has a cluster"

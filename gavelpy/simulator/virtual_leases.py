@@ -12,6 +12,7 @@ from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.simulator.accounts import LeaseAccounts
 from gavelpy.simulator.co_location import NONE, CoLocation, SharedGpus
 from gavelpy.simulator.conditions.leases import LeaseConditions
+from gavelpy.simulator.metric_reports import MetricReports
 from gavelpy.simulator.phases import RatePhases
 from gavelpy.simulator.settings import Costs, StepCount
 from gavelpy.simulator.timeline import Finish, PhaseBegun, Timeline
@@ -33,8 +34,10 @@ class VirtualLeases(SharedGpus):
         rate_by_size: Mapping[int, Mapping[int, Floats]] | None = None,
         conditions: LeaseConditions | None = None,
         phases: RatePhases | None = None,
+        metrics: MetricReports | None = None,
     ) -> None:
         J = len(steps_total)
+        self.metrics = metrics  # None: no job reports any
         self.phases = phases  # None: no job has phases
         self.costs = conditions or LeaseConditions(costs)
         self.accounts = LeaseAccounts(J, true_rate.shape[1])
@@ -104,18 +107,22 @@ class VirtualLeases(SharedGpus):
         self.steps_at_start[rows] = steps
 
     def _expect_finish(self, rows: Ints) -> None:
-        steps_end = self.steps_end[rows] if self.phases is None else self._steps_until(rows)
+        steps_end = self._steps_until(rows)
         steps_left, rate = steps_end - self.steps_at_start[rows], self.rate[rows]
         time_s = np.divide(steps_left, rate, out=np.full(len(rows), math.inf), where=rate > 0)
         self.finish_s[rows] = self.steps.worked_at_s(self, rows, time_s)
 
     def _steps_until(self, rows: Ints) -> Floats:
-        """Steps at which these leases end by themselves, or their jobs' phases, (K,)."""
+        """Steps at which these leases end by themselves, or their jobs' phases, or rungs of their apps begin, (K,)."""
         found: Floats = self.steps_end[rows]
+        if self.metrics is not None:
+            found = np.minimum(found, self.metrics.ends[rows])
         return found if self.phases is None else np.minimum(found, self.phases.ends[rows])
 
     def _resume_phases(self, rows: Ints, now_s: float) -> None:
-        """Jobs that lost steps are back in earlier phases."""
+        """Jobs that lost steps are back in earlier phases, and before earlier rungs."""
+        if self.metrics is not None:
+            self.metrics.enter(rows, self.steps_at_start[rows])
         if self.phases is None:
             return
         rows = rows[self.phases.went_back(rows, self.steps_at_start[rows])]

@@ -76,7 +76,8 @@ class VirtualScheduler:
         if self.wakeup_s <= self.now_s:
             self._compile()
             if self.core.needs_progress(self.now_s):
-                for report in (self.agents.progress(self.now_s), self.agents.checkpoints(self.now_s)):
+                agents, now_s = self.agents, self.now_s
+                for report in (agents.reported_metrics(now_s), agents.progress(now_s), agents.checkpoints(now_s)):
                     if report is not None:
                         self.handle(report)
             self.handle(self.before_wakeup())

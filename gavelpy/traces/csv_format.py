@@ -6,7 +6,8 @@ Traces: id, arrival_s, steps_total, then optionally gpus (1), weight (1), job_ty
 `gpu_types` the types on which a job may run ("t4|v100"; empty = all), `cancelled_s` when its user cancels it (from
 arrival; empty = never). `sizes` has all numbers of GPUs on which a job can run ("1,2,4", "1..8", gpus among them;
 empty = only gpus), `rate_<gpu type>@<GPUs>` its rates there. `phases` has rates that change at given steps
-("0:v100=1.5|k80=1;600:v100=4|k80=2"; empty = none); the columns of rates then have the means.
+("0:v100=1.5|k80=1;600:v100=4|k80=2"; empty = none); the columns of rates then have the means. `app` is the role of a
+job in a search (`model.apps`), `metric_curve` what it reports by its steps (`model.metric_curve`).
 
 Tables: job_type, gpus, gpu_type, rate_steps_per_s (empty = unknown), then optionally provenance (measured), source,
 pair_job_type and pair_rate_steps_per_s: a row with a pair_job_type gives the rates of two jobs that share the GPUs.
@@ -29,6 +30,7 @@ from gavelpy.model.arrays import Floats
 from gavelpy.model.job import GPUS_MAX, JobId, JobSpec, Trace
 from gavelpy.model.job_phases import Phases, check_phases, parsed_phases, phases_text
 from gavelpy.model.job_sizes import parsed_sizes
+from gavelpy.model.metric_curve import MetricCurve
 from gavelpy.model.throughput import Provenance, ThroughputTable
 from gavelpy.traces.fields import CsvTable, Place, csv_table, csv_text, read_text, write_text
 from gavelpy.traces.formats import ReadOptions
@@ -37,11 +39,12 @@ from gavelpy.traces.source import Head, TraceFile
 
 TRACE_REQUIRED = ("id", "arrival_s", "steps_total")
 _OWN_COLUMNS = frozenset({"id", "arrival_s", "steps_total"})
-_TEXTS = ("command", "working_directory", "completion_value")
+_TEXTS = ("command", "working_directory", "completion_value", "app")
 _NEEDS = ("cpus_per_gpu", "memory_gib_per_gpu")
 TRACE_OPTIONAL = (
     *("gpus", "sizes", "weight", "job_type", "deadline_s", "entity", "owner", "gpu_types", "cancelled_s"),
     "phases",
+    "metric_curve",
     *_TEXTS,
     *_NEEDS,
 )
@@ -93,6 +96,7 @@ def trace_from_table(table: CsvTable) -> Trace:
     cancelled_s: list[float] = []
     lines: dict[str, int] = {}
     phases: dict[JobId, Phases] = {}
+    curves: dict[JobId, MetricCurve] = {}
     for place, cells in table.rows:
         cell = dict(zip(table.header, cells, strict=True))
         arrival_s = place.number("arrival_s", cell["arrival_s"])
@@ -109,11 +113,20 @@ def trace_from_table(table: CsvTable) -> Trace:
         cancelled_s.append(arrival_s + place.number("cancelled_s", after) if after else math.inf)
         if text := cell.get("phases", "").strip():
             phases[job.id] = _phases(text, job, place)
+        if text := cell.get("metric_curve", "").strip():
+            curves[job.id] = _curve(text, place)
         jobs.append(job)
     if not jobs:
         raise Place(table.file).error("file", "a header and at least one job", "no job")
     name, cancelled = Path(table.file).stem, np.array(cancelled_s)
-    return Trace(tuple(jobs), np.array(arrivals), name, cancelled_s=cancelled, phases=phases)
+    return Trace(tuple(jobs), np.array(arrivals), name, cancelled_s=cancelled, phases=phases, curves=curves)
+
+
+def _curve(text: str, place: Place) -> MetricCurve:
+    try:
+        return MetricCurve.parse(text)
+    except InvalidInput as error:
+        raise error.located(place.file, place.line) from error
 
 
 def _phases(text: str, job: JobSpec, place: Place) -> Phases:
@@ -148,6 +161,7 @@ def _job(cell: Mapping[str, str], place: Place) -> JobSpec:
             cpus_per_gpu=_need("cpus_per_gpu", cell, place),
             memory_gib_per_gpu=_need("memory_gib_per_gpu", cell, place),
             completion_value=cell.get("completion_value", "").strip(),
+            app=cell.get("app", "").strip(),
         )
     except InvalidInput as error:
         raise error.located(place.file, place.line) from error
@@ -185,9 +199,22 @@ def trace_cells(trace: Trace) -> tuple[list[str], list[list[str]]]:
     cancelled = ["cancelled_s"] if np.isfinite(trace.cancelled_s).any() else []
     by_size = dict.fromkeys((t, size) for job in trace.jobs for size, by in job.rates_by_size.items() for t in by)
     phased = ["phases"] if trace.phases else []
+    metered = ["metric_curve"] if trace.curves else []
     sizes = ["sizes"] if any(job.sizes for job in trace.jobs) else []
     rates = [*(f"{RATE_PREFIX}{t}" for t in gpu_types), *(f"{RATE_PREFIX}{t}@{size}" for t, size in by_size)]
-    header = [*TRACE_REQUIRED, *_WRITTEN, *owner, *limited, *cancelled, *phased, *extra, *needs, *sizes, *rates]
+    header = [
+        *TRACE_REQUIRED,
+        *_WRITTEN,
+        *owner,
+        *limited,
+        *cancelled,
+        *phased,
+        *metered,
+        *extra,
+        *needs,
+        *sizes,
+        *rates,
+    ]
     rows = [
         [
             job.id,
@@ -202,6 +229,7 @@ def trace_cells(trace: Trace) -> tuple[list[str], list[list[str]]]:
             *("|".join(job.gpu_types) for _ in limited),
             *("" if math.isinf(cancelled_s) else repr(cancelled_s - arrival_s) for _ in cancelled),
             *(phases_text(trace.phases.get(job.id, ())) for _ in phased),
+            *(trace.curves[job.id].text if job.id in trace.curves else "" for _ in metered),
             *(getattr(job, name) for name in extra),
             *(_float_text(getattr(job, name)) for name in needs),
             *(",".join(map(str, job.sizes)) for _ in sizes),
