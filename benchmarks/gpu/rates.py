@@ -46,7 +46,7 @@ class Workers:
     def __exit__(self, *_: object) -> None:
         for process in self._processes.values():
             process.kill()
-            process.wait()
+            process.communicate()  # closes its pipes, too
 
     def send(self, name: str, **command: Any) -> None:  # Any: JSON values
         """Sends a command to a worker."""
