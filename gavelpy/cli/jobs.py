@@ -26,6 +26,7 @@ from gavelpy.cli.output import (
     printable,
     show_table,
     timestamp,
+    with_interval,
 )
 from gavelpy.cli.usage import since as parse_since
 from gavelpy.errors import InvalidInput
@@ -251,8 +252,9 @@ def _sentences(found: client_pb2.GetJobResponse) -> list[str]:
     lines += [f"Metrics: {metrics_in_words(job.metrics)}."] if job.metrics else []
     lines += [f"After: {', '.join(job.after)}."] if job.after else []
     if found.start_in_s >= 0 or found.finish_in_s >= 0:
-        starts = "" if job.lease >= 0 else f"start in {duration(found.start_in_s)} and "
-        lines.append(f"Expected to {starts}end in {duration(found.finish_in_s)}.")
+        start = with_interval(found.start_in_s, found.start_low_s, found.start_high_s)
+        end = with_interval(found.finish_in_s, found.finish_low_s, found.finish_high_s)
+        lines.append(f"Expected to {'' if job.lease >= 0 else f'start in {start} and '}end in {end}.")
     if found.forecast:
         lines.append(f"Forecast: {found.forecast}.")
     if found.checkpoint:

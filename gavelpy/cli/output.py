@@ -210,6 +210,14 @@ def duration(seconds: float) -> str:
     return f"{whole // _DAY_S} d {whole % _DAY_S // _HOUR_S} h"
 
 
+def with_interval(seconds: float, low_s: float, high_s: float) -> str:
+    """A forecast and its interval: `12 min (80 %: 8 min to 25 min)`; without one (-1), or if it has no width, alone."""
+    if low_s < 0 or low_s == high_s:
+        return duration(seconds)
+    until = f"{duration(low_s)} to {duration(high_s)}" if high_s >= 0 else f"{duration(low_s)} or more"
+    return f"{duration(seconds)} (80 %: {until})"
+
+
 def timestamp(unix_s: float) -> str:
     """Local date and time; a dash for 0."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s)) if unix_s > 0 else DASH

@@ -18,7 +18,7 @@ from gavelpy.cli import job_files as f
 from gavelpy.cli import job_texts as t
 from gavelpy.cli import options as o
 from gavelpy.cli.job_options import refuse_job_options, takes_job_options, template_of
-from gavelpy.cli.output import DASH, Output, as_json, console, duration, echo_json, notify, printable, tabbed
+from gavelpy.cli.output import DASH, Output, as_json, console, echo_json, notify, printable, tabbed, with_interval
 from gavelpy.cli.sweep_files import read_sweep_file
 from gavelpy.errors import InvalidInput, SchedulerUnreachable
 from gavelpy.runtime.snapshots import BYTES_MAX, store_snapshot
@@ -236,8 +236,8 @@ def _show_forecasts(answer: client_pb2.SubmitJobsResponse, output: Output) -> No
             "yes" if forecast.can_run else "no",
             printable(f"{forecast.gpus} {forecast.gpu_type}" if forecast.gpu_type else DASH),
             printable(", ".join(forecast.node_ids) or DASH),
-            duration(forecast.start_in_s),
-            duration(forecast.finish_in_s),
+            with_interval(forecast.start_in_s, forecast.start_low_s, forecast.start_high_s),
+            with_interval(forecast.finish_in_s, forecast.finish_low_s, forecast.finish_high_s),
             printable(forecast.reason),
         )
     console().print(table)

@@ -62,6 +62,7 @@ class IntervalModel:
         self._interval: list[Interval | None] = []
         self._is_counted: list[bool] = []  # as a hit or a miss
         self._known = 0
+        self._forgotten = 0  # forecasts before the first one that is kept
 
     def __len__(self) -> int:
         return len(self._predicted)
@@ -75,11 +76,20 @@ class IntervalModel:
         self._outcome.append(0.0)
         self._is_known.append(False)
         self._is_counted.append(interval is None)
-        return len(self._predicted) - 1
+        return self._forgotten + len(self._predicted) - 1
+
+    def forget(self, keep: int) -> None:
+        """Drops the oldest forecasts, so that `keep` are left; later calls with their numbers have no effect."""
+        drop = max(len(self._predicted) - keep, 0)
+        self._known -= sum(self._is_known[:drop])
+        for column in (self._predicted, self._subject, self._outcome, self._is_known, self._interval, self._is_counted):
+            del column[:drop]
+        self._forgotten += drop
 
     def wait(self, number: int, seconds: float) -> None:
         """What a forecast predicted has not happened in this time."""
-        if self._is_known[number]:
+        number -= self._forgotten
+        if number < 0 or self._is_known[number]:
             return
         self._outcome[number] = seconds
         interval = self._interval[number]
@@ -88,7 +98,8 @@ class IntervalModel:
 
     def happen(self, number: int, seconds: float) -> None:
         """What a forecast predicted happened after this time."""
-        if self._is_known[number]:
+        number -= self._forgotten
+        if number < 0 or self._is_known[number]:
             return
         self._outcome[number], self._is_known[number] = seconds, True
         self._known += 1
@@ -104,7 +115,8 @@ class IntervalModel:
 
     def made(self, number: int) -> Interval | None:
         """The interval of a forecast when it was made; None if too few were known then."""
-        return self._interval[number]
+        number -= self._forgotten
+        return self._interval[number] if number >= 0 else None
 
     def interval(self, predicted_s: float) -> Interval | None:
         """The interval of a forecast that is made now; None if too few outcomes are known."""

@@ -92,3 +92,22 @@ def test_a_forecast_that_is_overdue_counts_as_a_miss_once() -> None:
 def test_a_coverage_that_is_no_share_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"coverage must be in \(0, 1\), got 1.0"):
         IntervalModel(1.0)
+
+
+def test_forgotten_forecasts_count_no_more_and_later_calls_for_them_have_no_effect() -> None:
+    model, kept = IntervalModel(), IntervalModel()
+    numbers = [model.add(100.0, k) for k in range(80)]
+    for number in numbers[:40]:
+        model.happen(number, 500.0)
+
+    model.forget(40)
+    for number in numbers[40:]:
+        model.happen(number, 150.0)
+    model.happen(numbers[0], 9.0)
+    model.wait(numbers[1], 9.0)
+    for k in range(40):
+        kept.happen(kept.add(100.0, k), 150.0)
+
+    assert len(model) == 40
+    assert model.made(numbers[0]) is None
+    assert model.interval(100.0) == kept.interval(100.0)

@@ -651,6 +651,10 @@ class Forecast(_message.Message):
     GPUS_FIELD_NUMBER: _builtins.int
     START_IN_S_FIELD_NUMBER: _builtins.int
     FINISH_IN_S_FIELD_NUMBER: _builtins.int
+    START_LOW_S_FIELD_NUMBER: _builtins.int
+    START_HIGH_S_FIELD_NUMBER: _builtins.int
+    FINISH_LOW_S_FIELD_NUMBER: _builtins.int
+    FINISH_HIGH_S_FIELD_NUMBER: _builtins.int
     can_run: _builtins.bool
     reason: _builtins.str
     gpu_type: _builtins.str
@@ -658,6 +662,13 @@ class Forecast(_message.Message):
     gpus: _builtins.int
     start_in_s: _builtins.float
     finish_in_s: _builtins.float
+    start_low_s: _builtins.float
+    """the start is in this interval in 80 % of all cases; both -1 = none is known"""
+    start_high_s: _builtins.float
+    """-1 = without an upper end"""
+    finish_low_s: _builtins.float
+    """likewise"""
+    finish_high_s: _builtins.float
     @_builtins.property
     def node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -670,10 +681,14 @@ class Forecast(_message.Message):
         gpus: _builtins.int = ...,
         start_in_s: _builtins.float = ...,
         finish_in_s: _builtins.float = ...,
+        start_low_s: _builtins.float = ...,
+        start_high_s: _builtins.float = ...,
+        finish_low_s: _builtins.float = ...,
+        finish_high_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["can_run", b"can_run", "finish_in_s", b"finish_in_s", "gpu_type", b"gpu_type", "gpus", b"gpus", "node_ids", b"node_ids", "reason", b"reason", "start_in_s", b"start_in_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["can_run", b"can_run", "finish_high_s", b"finish_high_s", "finish_in_s", b"finish_in_s", "finish_low_s", b"finish_low_s", "gpu_type", b"gpu_type", "gpus", b"gpus", "node_ids", b"node_ids", "reason", b"reason", "start_high_s", b"start_high_s", "start_in_s", b"start_in_s", "start_low_s", b"start_low_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1024,6 +1039,10 @@ class GetJobResponse(_message.Message):
     PREEMPTION_GPU_S_FIELD_NUMBER: _builtins.int
     PREEMPTION_COST_FIELD_NUMBER: _builtins.int
     SIZES_FIELD_NUMBER: _builtins.int
+    START_LOW_S_FIELD_NUMBER: _builtins.int
+    START_HIGH_S_FIELD_NUMBER: _builtins.int
+    FINISH_LOW_S_FIELD_NUMBER: _builtins.int
+    FINISH_HIGH_S_FIELD_NUMBER: _builtins.int
     start_in_s: _builtins.float
     """forecast; -1 = unknown"""
     finish_in_s: _builtins.float
@@ -1035,6 +1054,13 @@ class GetJobResponse(_message.Message):
     """GPU time that preempting it now would cost; -1 = it does not run, or is not preempted"""
     preemption_cost: _builtins.str
     """the same as a sentence, with its evidence; empty = it does not run"""
+    start_low_s: _builtins.float
+    """the start is in this interval in 80 % of all cases; both -1 = none is known"""
+    start_high_s: _builtins.float
+    """-1 = without an upper end"""
+    finish_low_s: _builtins.float
+    """likewise"""
+    finish_high_s: _builtins.float
     @_builtins.property
     def job(self) -> Global___Job: ...
     @_builtins.property
@@ -1068,10 +1094,14 @@ class GetJobResponse(_message.Message):
         preemption_gpu_s: _builtins.float = ...,
         preemption_cost: _builtins.str = ...,
         sizes: _abc.Iterable[Global___SizeAccount] | None = ...,
+        start_low_s: _builtins.float = ...,
+        start_high_s: _builtins.float = ...,
+        finish_low_s: _builtins.float = ...,
+        finish_high_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "job", b"job"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accounts", b"accounts", "checkpoint", b"checkpoint", "description", b"description", "finish_in_s", b"finish_in_s", "forecast", b"forecast", "history", b"history", "job", b"job", "notes", b"notes", "preemption_cost", b"preemption_cost", "preemption_gpu_s", b"preemption_gpu_s", "sizes", b"sizes", "start_in_s", b"start_in_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accounts", b"accounts", "checkpoint", b"checkpoint", "description", b"description", "finish_high_s", b"finish_high_s", "finish_in_s", b"finish_in_s", "finish_low_s", b"finish_low_s", "forecast", b"forecast", "history", b"history", "job", b"job", "notes", b"notes", "preemption_cost", b"preemption_cost", "preemption_gpu_s", b"preemption_gpu_s", "sizes", b"sizes", "start_high_s", b"start_high_s", "start_in_s", b"start_in_s", "start_low_s", b"start_low_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -28,8 +28,10 @@ from gavelpy.model.job import JobId, JobSpec
 from gavelpy.policies.refusals import requests_of, unused_requests
 from gavelpy.runtime.checkpoint_directory import newest
 from gavelpy.runtime.daemon.engine.forecast import Forecaster, Outlook, Outlooks
+from gavelpy.runtime.daemon.engine.forecast_record import ForecastRecord, Times
 from gavelpy.runtime.daemon.job_history import full_id, name_of
 from gavelpy.runtime.daemon.leases.lease import measured_rates
+from gavelpy.runtime.daemon.queries.dry_runs import PlannedJob, forecast_of
 from gavelpy.runtime.daemon.queries.job_status import JobStatus
 from gavelpy.runtime.daemon.queries.jobs import JobQueries, as_described
 from gavelpy.runtime.daemon.queries.teams import team_notes
@@ -80,34 +82,16 @@ class JobExplanation:
     sizes: Sequence[SizeAccount]  # of several sizes, where the job can run; empty = it has one
     start_in_s: float
     finish_in_s: float
+    start_low_s: float  # of the interval in which the start is in 80 % of all cases; -1 = unknown
+    start_high_s: float  # -1 = without an upper end
+    finish_low_s: float
+    finish_high_s: float
     forecast: str  # how the two times were computed; empty = the job is over
     history: Sequence[str]
     checkpoint: str  # directory that the job would resume from; empty = from scratch, or unknown
     notes: Sequence[str]  # of the estimator, and on limits of its teams
     preemption_gpu_s: float  # GPU time that preempting it now would cost; -1 = unknown, or it does not run
     preemption_cost: str  # the same as a sentence; empty = it does not run
-
-
-@dataclass(frozen=True)
-class JobForecast:
-    """When and where a job would run if it were submitted now. Times count from now; -1 = unknown."""
-
-    can_run: bool
-    reason: str  # why a time is unknown
-    gpu_type: str
-    gpus: int  # of its first lease
-    node_ids: Sequence[str]
-    start_in_s: float
-    finish_in_s: float
-
-
-@dataclass(frozen=True)
-class PlannedJob:
-    """A job of a dry run."""
-
-    name: str
-    forecast: JobForecast
-    note: str
 
 
 @dataclass(frozen=True)
@@ -161,9 +145,12 @@ def in_time(seconds: float) -> str:
 class Explainer:
     """Reads jobs from a scheduler and requests forecasts."""
 
-    def __init__(self, scheduler: SchedulerState, jobs: JobQueries, forecaster: Forecaster) -> None:
+    def __init__(
+        self, scheduler: SchedulerState, jobs: JobQueries, forecaster: Forecaster, record: ForecastRecord | None = None
+    ) -> None:
         self._scheduler, self._jobs, self._forecaster = scheduler, jobs, forecaster
         self._outlooks = Outlooks(forecaster)
+        self._record = record if record is not None else ForecastRecord(scheduler, forecaster)  # an empty one
 
     async def close(self) -> None:
         """Ends forecasts that are being computed."""
@@ -175,13 +162,13 @@ class Explainer:
         With `forecasts` it may take seconds: see `Outlooks`.
         """
         scheduler = self._scheduler
-        start_in_s, finish_in_s, how = _UNKNOWN_S, _UNKNOWN_S, ""
+        times, how = Times(), ""
         if forecasts and scheduler.core.jobs.by_serial.state[job] <= ALIVE[-1]:
             outlook = await self._outlooks.of(
                 job, scheduler.core, scheduler.now_s(), scheduler.choice, self._measured()
             )
             expected = outlook.expected
-            start_in_s, finish_in_s = _known(expected.start_in_s), _known(expected.finish_in_s)
+            times = self._record.times(expected)
             how = (
                 _how(outlook) + self._assumption(job)
                 if math.isfinite(expected.start_in_s) or not self._is_held(job)
@@ -194,8 +181,7 @@ class Explainer:
             description=replace(described, environment=spec.environment) if shows_environment else described,
             accounts=self._accounts(job),
             sizes=self._sizes(job),
-            start_in_s=start_in_s,
-            finish_in_s=finish_in_s,
+            **vars(times),
             forecast=how,
             history=[
                 f"{_date(scheduler.wall_s(entry.now_s))}  {entry.line}" for entry in scheduler.history.entries(job)
@@ -206,7 +192,9 @@ class Explainer:
                 *self._memory_notes(job),
                 *team_notes(scheduler, job),
                 *place_notes(scheduler.core, scheduler.core.jobs.ids.row(job)),
-                *_worth(spec, scheduler.now_s() - float(scheduler.core.jobs.by_serial.submitted_s[job]), finish_in_s),
+                *_worth(
+                    spec, scheduler.now_s() - float(scheduler.core.jobs.by_serial.submitted_s[job]), times.finish_in_s
+                ),
             ),
             preemption_gpu_s=cost.gpu_s if cost is not None else _UNKNOWN_S,
             preemption_cost=cost.text if cost is not None else "",
@@ -242,7 +230,9 @@ class Explainer:
         return [
             PlannedJob(
                 name=name_of(spec.id),
-                forecast=_forecast(expected, HELD if spec.hold else ahead.why_not or left_out),
+                forecast=forecast_of(
+                    expected, self._record.times(expected), HELD if spec.hold else ahead.why_not or left_out
+                ),
                 note="; ".join(
                     filter(None, [submission_note(spec, asked, scheduler), *_worth(spec, 0.0, expected.finish_in_s)])
                 ),
@@ -372,28 +362,11 @@ def _worth(spec: JobSpec, age_s: float, finish_in_s: float) -> list[str]:
     ]
 
 
-def _forecast(expected: Expected, why_not: str) -> JobForecast:
-    starts, ends = math.isfinite(expected.start_in_s), math.isfinite(expected.finish_in_s)
-    return JobForecast(
-        can_run=starts,
-        reason="" if starts and ends else why_not or "no job will start or end until something changes",
-        gpu_type=expected.gpu_type,
-        gpus=expected.gpus,
-        node_ids=expected.node_ids,
-        start_in_s=_known(expected.start_in_s),
-        finish_in_s=_known(expected.finish_in_s),
-    )
-
-
 def _how(outlook: Outlook) -> str:
     age = f"; computed {outlook.age_s:.0f} s ago" if outlook.age_s >= 1.0 else ""
     if outlook.why_not:
         return f"incomplete: {outlook.why_not}{age}"
     return f"simulated, assuming that no job is submitted, cancelled or fails from now on{age}"
-
-
-def _known(seconds: float) -> float:
-    return seconds if math.isfinite(seconds) else _UNKNOWN_S
 
 
 def _date(unix_s: float) -> str:

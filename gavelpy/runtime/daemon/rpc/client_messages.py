@@ -8,8 +8,10 @@ from typing import Any
 
 from gavelpy.journal.archive_tables import PastJob
 from gavelpy.model.job import JobKind, JobSpec
+from gavelpy.runtime.daemon.engine.forecast_record import Times
 from gavelpy.runtime.daemon.queries.cluster import ClusterStatus, NodeStatus
-from gavelpy.runtime.daemon.queries.explain import JobExplanation, PlannedJob
+from gavelpy.runtime.daemon.queries.dry_runs import PlannedJob
+from gavelpy.runtime.daemon.queries.explain import JobExplanation
 from gavelpy.runtime.daemon.queries.job_status import JobStatus, PublicState, after_in_words
 from gavelpy.runtime.daemon.queries.log_lines import LogOrigin
 from gavelpy.runtime.daemon.queries.logs import LogChunk
@@ -118,8 +120,7 @@ def past_message(past: PastJob, epoch_s: float, *, shows_environment: bool) -> p
         job=job_message(status_of(past)),
         description=description_message(described(past, shows_environment=shows_environment)),
         history=history_lines(past, epoch_s),
-        start_in_s=-1.0,
-        finish_in_s=-1.0,
+        **vars(Times()),
         preemption_gpu_s=-1.0,
         notes=[PAST],
     )

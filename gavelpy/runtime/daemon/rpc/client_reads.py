@@ -22,6 +22,7 @@ from gavelpy.mechanism.events import NO_INTS
 from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.model.arrays import Ints
 from gavelpy.runtime.daemon.engine.forecast import Forecaster
+from gavelpy.runtime.daemon.engine.forecast_record import ForecastRecord
 from gavelpy.runtime.daemon.queries.cluster import ClusterQueries
 from gavelpy.runtime.daemon.queries.explain import Explainer
 from gavelpy.runtime.daemon.queries.fields import number, require, text
@@ -62,11 +63,17 @@ class ReadService:
         self._forecaster = Forecaster()
         self._jobs = JobQueries(state)
         self._cluster = ClusterQueries(state, self._jobs)
-        self._explainer = Explainer(state, self._jobs, self._forecaster)
+        self._record = ForecastRecord(state, self._forecaster)
+        self._explainer = Explainer(state, self._jobs, self._forecaster, self._record)
         self._past = state.past
+
+    def start(self) -> None:
+        """Begins to note forecasts, for their intervals, in a task of the running event loop."""
+        self._record.start()
 
     async def close(self) -> None:
         """Ends forecasts that are running."""
+        await self._record.close()
         await self._explainer.close()
         self._forecaster.close()
 

@@ -78,6 +78,7 @@ class Server:
             opened(self._agents, self._agents_listen, self._credentials, "agents_listen")
         for server in self._servers:
             await server.start()
+        self._clients.start()
         return port
 
     async def set_health(self, *, is_serving: bool) -> None:

@@ -32,6 +32,8 @@ from gavelpy.runtime.security.identity import Caller, Operation
 NODES_DEFAULT, NODES_MAX = 200, 1_000
 EVENTS_DEFAULT, EVENTS_MAX = 100, 1_000
 PAST = "this job is in the archive: its shares and the place of its checkpoint are not kept"
+_INTERVALS = ("start_low_s", "start_high_s", "finish_low_s", "finish_high_s")
+_TIMES = ("start_in_s", "finish_in_s", "preemption_gpu_s", *_INTERVALS)
 _NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{0,9})?")
 STATES: Mapping[str, frozenset[PublicState]] = {
     "living": LIVING,
@@ -131,7 +133,7 @@ class Reads:
         require(forecast in ("true", "false"), "forecast", "true or false", forecast)
         found = await self._explainer.explain(self._jobs.find(caller, name), forecasts=forecast == "true")
         values = {"job": job_values(found.job), "description": description_values(found.description)}
-        times = {field: _known(getattr(found, field)) for field in ("start_in_s", "finish_in_s", "preemption_gpu_s")}
+        times = {field: _known(getattr(found, field)) for field in _TIMES}
         return answer(vars(found) | values | times | {"is_past": False})
 
     async def _of_job(self, request: web.Request, caller: Caller) -> web.Response:
