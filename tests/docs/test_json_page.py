@@ -79,7 +79,7 @@ def test_examples_have_the_fields_of_the_real_output(cluster: LocalCluster, caps
         if command.startswith("gavel submit --name train"):
             wait_for_the_first_line(capsys)
 
-    assert checked == 18
+    assert checked == 19
 
 
 def test_page_names_every_error_code() -> None:
