@@ -1,4 +1,7 @@
-"""Debian's Slurm on loopback runs jobs; what its sacct prints is imported and simulated."""
+"""Debian's Slurm on loopback runs jobs; what its sacct prints is imported and simulated.
+
+Slow: its jobs run for four minutes. `benchmarks/slurm_server.py` names the packages, which CI does not install.
+"""
 
 from __future__ import annotations
 
