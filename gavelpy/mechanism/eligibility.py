@@ -145,7 +145,8 @@ def with_unused_share(jobs: JobTable, now_s: float) -> Ints:
     """Jobs that have a share of the allocation in force but are no longer eligible; serials, ascending."""
     if not jobs.any_gated:
         return jobs.active[:0]
-    waiting = jobs.active[jobs.lease[jobs.active] < 0]
+    rows = jobs.active if jobs.claims.count else jobs.lists.shared
+    waiting = rows[jobs.lease[rows] < 0]
     rows = waiting[~is_eligible(jobs, waiting, now_s)]
     return np.asarray(rows[jobs.share[rows].any(axis=1)]) if len(rows) else rows
 

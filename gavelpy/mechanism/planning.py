@@ -197,18 +197,18 @@ class Planner:
         `rows` are all jobs that may be chosen, `capacity` (L,) the GPUs that may be used.
         """
         leases, jobs = self.leases, self.leases.jobs
-        is_first = jobs.held_type[: jobs.count] != reservations.NOT_HELD
+        is_first = jobs.held_type[wanted.jobs] != reservations.NOT_HELD
         if jobs.any_held:
             reservations.release(jobs, members)
         if jobs.marks(self.staying(wanted))[protected.jobs].all():
             return wanted
         open_gpus = None if self.sets is None else leases.open_gpus(np.union1d(self.fixed, protected.jobs))
-        is_protected = jobs.marks(protected.jobs)
-        asked = wanted.jobs[~is_protected[wanted.jobs]]
+        is_asked = ~(is_protected := jobs.marks(protected.jobs))[wanted.jobs]
+        asked, is_first = wanted.jobs[is_asked], is_first[is_asked]
         free = capacity - taken(leases, protected)
-        first = self.select(np.sort(asked[is_first[asked]]), free, open_gpus, beside=protected)
+        first = self.select(np.sort(asked[is_first]), free, open_gpus, beside=protected)
         free = free - taken(leases, first)
-        more = self.select(np.sort(asked[~is_first[asked]]), free, open_gpus, before=first, beside=protected)
+        more = self.select(np.sort(asked[~is_first]), free, open_gpus, before=first, beside=protected)
         first = joined(first, more)
         free = capacity - taken(leases, protected) - taken(leases, first)
         served = asked if self.teams is None else first.jobs  # what was kept for teams may be left

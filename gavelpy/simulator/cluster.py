@@ -133,6 +133,7 @@ class VirtualCluster(VirtualLeases):
 
     def add_gpus(self, gpu_types: Ints) -> None:
         """GPUs of a node that joined; `gpu_types` (K,) follow the GPUs that are there."""
+        self._any_moved = True
         self.gpu_type_of = np.concatenate([self.gpu_type_of, gpu_types])
         self.gpu_free_s = np.concatenate([self.gpu_free_s, np.full(len(gpu_types), -math.inf)])
         none = np.full(len(gpu_types), NONE)
@@ -266,16 +267,14 @@ class VirtualCluster(VirtualLeases):
 
     def _interfere(self, now_s: float) -> None:
         """Changes the rates of jobs that got neighbors or lost them."""
-        rows = self._leased()
+        if not self._any_moved:
+            return
+        self._any_moved, rows = False, self._leased()
         factor = self.own_factor[rows] * self.costs.neighbors_factor(self.gpu_job, self.gpu_second, rows)
         changed = factor != self.factor[rows]
         if changed.any():
             rows, factor = rows[changed], factor[changed]
-            rate = self.nominal_rate(rows)
-            self._book(rows, now_s)
-            self.counted_s[rows] = np.maximum(now_s, self.began_s[rows])
-            self.factor[rows] = factor
-            self._change_rate(rows, rate * factor, now_s)
+            self._change_rate(rows, self.nominal_rate(rows) * factor, now_s, factor)
 
     def _start_one(self, rows: Ints, leases: Ints, gpus: Ints, now_s: float) -> None:
         """As `_start`, for one job where no jobs are co-located."""

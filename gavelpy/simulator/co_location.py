@@ -54,6 +54,7 @@ class SharedGpus:
     partner: Ints  # (J,) job with a lease on the same GPUs
     co_located: Ints  # (J,) the partner, while both make steps
     _is_leased: Bools  # (J,)
+    _any_moved: bool  # whether jobs have got GPUs, or lost them, since rates were last compared
     _any_second: bool  # whether two jobs ever had leases on the same GPUs
     _timeline: Timeline
 
@@ -71,6 +72,7 @@ class SharedGpus:
 
     def _place(self, rows: Ints, gpus: Ints, offsets: Ints) -> Bools:
         """Records which jobs hold which GPUs; returns which of the jobs (K,) join a partner."""
+        self._any_moved = True
         if self.co_location is None:
             self.gpu_job[gpus] = rows.repeat(offsets[1:] - offsets[:-1])
             return np.zeros(len(rows), dtype=np.bool_)
@@ -109,5 +111,5 @@ class SharedGpus:
         if len(alone):
             self._change_rate(alone, self.true_rate[alone, self.lease_type[alone]] * self.factor[alone], now_s)
 
-    def _change_rate(self, rows: Ints, rate: Floats, now_s: float) -> None:
+    def _change_rate(self, rows: Ints, rate: Floats, now_s: float, factor: Floats | None = None) -> None:
         raise NotImplementedError

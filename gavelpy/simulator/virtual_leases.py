@@ -71,6 +71,7 @@ class VirtualLeases(SharedGpus):
         self._is_leased = np.zeros(J, dtype=np.bool_)
         self._turn_s = np.zeros(J)  # (J,) what a stop and a start cost, as last reported to the core; 0 = never
         self._rows = J, 0  # jobs with leases are in this range
+        self._any_moved = False  # whether jobs have got GPUs, or lost them, since rates were last compared
         self._any_second = False  # whether two jobs ever had leases on the same GPUs
         self._vacating = np.full(J + 1, -math.inf)  # (J + 1,) when the GPUs of jobs that leave now are free
         self._reported_saved = np.zeros(J)  # (J,) the newest checkpoint that the scheduler has received
@@ -182,9 +183,11 @@ class VirtualLeases(SharedGpus):
         self._rows = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (len(self._is_leased), 0)
         return rows
 
-    def _change_rate(self, rows: Ints, rate: Floats, now_s: float) -> None:
-        """Jobs run at another rate from now on, or from their first step."""
+    def _change_rate(self, rows: Ints, rate: Floats, now_s: float, factor: Floats | None = None) -> None:
+        """Jobs run at another rate from now on, or from their first step; `factor`: what conditions put on it."""
         self._book(rows, now_s)
+        if factor is not None:
+            self.factor[rows] = factor
         self.counted_s[rows] = np.maximum(now_s, self.began_s[rows])
         self.rate[rows] = rate
         self.useful.share(rows, self.co_located[rows] != NONE)
@@ -197,7 +200,7 @@ class VirtualLeases(SharedGpus):
         if len(rows) == 1:
             self._vacate_one(rows.item(), free_s.item(), now_s)
             return
-        start_s, partners = self.start_s[rows], self.partner[rows]
+        self._any_moved, start_s, partners = True, self.start_s[rows], self.partner[rows]
         ends_s = np.where(np.isfinite(start_s), np.maximum(free_s, start_s), free_s)
         for holder in (self.gpu_job, self.gpu_second) if self._any_second else (self.gpu_job,):
             self._vacating[rows] = ends_s
@@ -217,6 +220,7 @@ class VirtualLeases(SharedGpus):
 
     def _vacate_one(self, row: int, free_s: float, now_s: float) -> None:
         """As `_vacate`, for one job."""
+        self._any_moved = True
         start_s = self.start_s.item(row)
         ends_s = max(free_s, start_s) if math.isfinite(start_s) else free_s
         for holder in (self.gpu_job, self.gpu_second) if self._any_second else (self.gpu_job,):

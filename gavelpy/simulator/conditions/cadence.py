@@ -73,6 +73,8 @@ class PeriodicSaves(StepCount):
 
 
 def _since(until_s: float | Floats, first_s: Floats) -> Floats:
+    if isinstance(until_s, float) and math.isfinite(until_s):
+        return np.asarray(np.maximum(until_s - first_s, 0.0))  # 0 where the first step is never
     is_known = np.isfinite(first_s) & np.isfinite(until_s)
     return np.asarray(np.maximum(np.subtract(until_s, first_s, out=np.zeros(len(first_s)), where=is_known), 0.0))
 

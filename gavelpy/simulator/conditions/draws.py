@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import zlib
 from dataclasses import dataclass, fields
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +22,18 @@ from gavelpy.model.arrays import Floats, Ints
 
 SECONDS_MAX = 3.2e9  # a century
 SIGMA_MAX = 5.0
+FEW = 8  # numbers for which Python is faster than numpy
 _GOLDEN, _WORD = 0x9E3779B97F4A7C15, 2**64 - 1
+_FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # multipliers
 
 
 def uniform(seed: int, cause: str, subject: Ints, count: Ints | int = 0) -> Floats:
     """Numbers in (0, 1), one for each subject, (K,); `count` of the numbers drawn before."""
-    key = np.uint64((seed * _GOLDEN + zlib.crc32(cause.encode())) & _WORD)
-    found = _mixed(_mixed(np.asarray(subject).astype(np.uint64)) ^ _mixed(np.full(1, key)))
+    key = _key_of(seed, cause)
+    if len(subject) <= FEW:
+        counts = [count] * len(subject) if isinstance(count, int) else count.tolist()
+        return np.array([_uniform_of(key, *each) for each in zip(subject.tolist(), counts, strict=True)])
+    found = _mixed(_mixed(np.asarray(subject).astype(np.uint64)) ^ np.uint64(key))
     found = _mixed(found + np.asarray(count).astype(np.uint64) * np.uint64(_GOLDEN))
     return ((found >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
@@ -54,10 +60,27 @@ def subject_of(name: str) -> int:
     return zlib.crc32(name.encode()) + len(name) * 2**32
 
 
+@cache
+def _key_of(seed: int, cause: str) -> int:
+    return _mixed_one((seed * _GOLDEN + zlib.crc32(cause.encode())) & _WORD)
+
+
+def _uniform_of(key: int, subject: int, count: int) -> float:
+    found = _mixed_one(_mixed_one(_mixed_one(subject & _WORD) ^ key) + count * _GOLDEN)
+    return ((found >> 11) + 0.5) * 2.0**-53
+
+
+def _mixed_one(word: int) -> int:
+    word = (word + _GOLDEN) & _WORD
+    word = ((word ^ (word >> 30)) * _FIRST) & _WORD
+    word = ((word ^ (word >> 27)) * _SECOND) & _WORD
+    return word ^ (word >> 31)
+
+
 def _mixed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    words = (words + np.uint64(_GOLDEN)).astype(np.uint64)
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    words = words + np.uint64(_GOLDEN)
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(_FIRST)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(_SECOND)
     return words ^ (words >> np.uint64(31))
 
 
@@ -105,6 +128,8 @@ class Duration:
 
     def quantile_s(self, share: Floats) -> Floats:
         """Its quantiles: of each term, as the terms vary together."""
+        if not (self.median_s or self.high_s):
+            return np.full(len(share), self.constant_s)
         varying = self.median_s * np.exp(self.sigma * normal_quantile(share)) if self.median_s else np.zeros(len(share))
         return np.asarray(self.constant_s + varying + self.low_s + (self.high_s - self.low_s) * share)
 
@@ -132,6 +157,8 @@ class DrawnDurations:
         if not self._is_random:
             return self._fixed_s[rows]
         share, kinds, found = uniform(self._seed, self._cause, rows, count), self._kind_of[rows], np.zeros(len(rows))
+        if len(rows) == 1 or len(self._kinds) == 1:
+            return self._kinds[kinds.item(0)].quantile_s(share) if len(rows) else found
         for kind in np.unique(kinds).tolist():
             here = kinds == kind
             found[here] = self._kinds[kind].quantile_s(share[here])

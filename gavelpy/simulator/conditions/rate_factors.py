@@ -63,15 +63,21 @@ class RateFactors:
 
     def of_neighbors(self, gpu_job: Ints, gpu_second: Ints, node_of: Ints, rows: Ints) -> Floats:
         """Of running jobs (K,): whether another job has GPUs of one of their nodes."""
-        jobs, nodes = np.concatenate([gpu_job, gpu_second]), np.concatenate([node_of, node_of])
-        held = jobs >= 0
-        J = int(max(jobs.max(initial=-1), rows.max(initial=-1))) + 1
-        pairs = np.unique(nodes[held] * J + jobs[held])  # a job and a node
-        of_node, of_job = pairs // J, pairs % J
-        is_shared = np.bincount(of_node, minlength=1)[of_node] > 1
-        crowded = np.zeros(J, dtype=np.bool_)
-        crowded[of_job[is_shared]] = True
-        return np.where(crowded[rows], self._conditions.interference.node_factor, 1.0)
+        held, second = (gpu_job >= 0).nonzero()[0], (gpu_second >= 0).nonzero()[0]
+        jobs, nodes = gpu_job[held], node_of[held]
+        if len(second):
+            jobs = np.concatenate([jobs, gpu_second[second]])
+            nodes = np.concatenate([nodes, node_of[second]])
+        found = np.ones(len(rows))
+        if len(jobs):
+            one = np.empty(int(nodes.max()) + 1, dtype=np.int64)  # of the jobs on each node; else without meaning
+            one[nodes] = jobs
+            is_shared = np.zeros(len(one), dtype=np.bool_)
+            is_shared[nodes[one[nodes] != jobs]] = True
+            crowded = np.zeros(int(max(jobs.max(), rows.max(initial=-1))) + 1, dtype=np.bool_)
+            crowded[jobs[is_shared[nodes]]] = True
+            found[crowded[rows]] = self._conditions.interference.node_factor
+        return found
 
 
 def slow_nodes(seed: int, share: float, node_ids: Sequence[str]) -> list[bool]:

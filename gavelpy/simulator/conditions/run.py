@@ -105,11 +105,15 @@ def _delays(settings: SimulationSettings) -> bool:
     return bool(latency.solve_per_job_s or duration(latency.solve).mean_s)
 
 
+_SOLVER, _ANY_SHARE = np.array([0]), np.array([0.5])
+
+
 class DelayedAnswers:
     """Allocations that have been computed and arrive later."""
 
     def __init__(self, settings: SimulationSettings, seed: int) -> None:
         self._latency, self._seed = settings.conditions.latency, seed
+        self._took = duration(self._latency.solve)
         self._queue: list[tuple[float, int, AllocationSolved | AllocationFailed]] = []
         self._count = 0
 
@@ -120,8 +124,8 @@ class DelayedAnswers:
 
     def send(self, answer: AllocationSolved | AllocationFailed, jobs: int, now_s: float) -> None:
         """An answer is under way, to a problem of so many jobs."""
-        share = uniform(self._seed, "solve", np.array([0]), self._count)
-        took_s = duration(self._latency.solve).quantile_s(share).item() + self._latency.solve_per_job_s * jobs
+        share = uniform(self._seed, "solve", _SOLVER, self._count) if self._took.is_random else _ANY_SHARE
+        took_s = self._took.quantile_s(share).item() + self._latency.solve_per_job_s * jobs
         heapq.heappush(self._queue, (now_s + took_s, self._count, answer))
         self._count += 1
 

@@ -26,6 +26,15 @@ def test_a_number_depends_on_seed_cause_subject_and_count_only() -> None:
     assert len({alone, uniform(2, "a", ROWS, 3)[7], uniform(1, "b", ROWS, 3)[7], uniform(1, "a", ROWS, 4)[7]}) == 4
 
 
+def test_a_few_numbers_at_once_are_those_of_many() -> None:
+    counts = ROWS % 7
+    many, few = uniform(3, "a", ROWS + 2**40, counts), np.arange(0, 40, 5)
+
+    assert [uniform(3, "a", ROWS[k : k + 5] + 2**40, counts[k : k + 5]).tolist() for k in few] == [
+        many[k : k + 5].tolist() for k in few
+    ]
+
+
 def test_normal_numbers_have_their_moments() -> None:
     found = normal(5, "noise", ROWS)
 

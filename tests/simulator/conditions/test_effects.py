@@ -12,6 +12,7 @@ from gavelpy.mechanism.events import LeaseEnded, NodeLost, Outcome
 from gavelpy.simulator.conditions import causes
 from gavelpy.simulator.conditions.draws import Duration
 from gavelpy.simulator.conditions.job_costs import JobCosts
+from gavelpy.simulator.conditions.rate_factors import RateFactors
 from gavelpy.simulator.conditions.spec import Conditions
 from tests.simulator.builders import make_job, make_simulation, make_trace
 from tests.simulator.conditions.builders import under
@@ -54,6 +55,25 @@ def test_interference_begins_and_ends_with_each_neighbor() -> None:
     first_s = 600.0 / 0.8
     second_s = first_s + 400.0 / 0.8  # b still has a neighbor, c
     assert found == pytest.approx([first_s, second_s, second_s + 500.0])  # c is alone at the end
+
+
+def test_neighbors_are_those_of_a_comparison_of_all_pairs_of_gpus() -> None:
+    rng = np.random.default_rng(4)
+    conditions = Conditions(interference=causes.Interference(node_factor=0.5))
+    factors = RateFactors(conditions, 0, np.zeros(5, dtype=np.int64), [False] * 5, None)
+    node_of, rows = rng.permutation(np.repeat(np.arange(5), 3)), np.arange(8)
+    cases = [(rng.integers(-1, 8, 15), np.where(rng.random(15) < 0.1, rng.integers(0, 8, 15), -1)) for _ in range(200)]
+
+    found = [factors.of_neighbors(first, second, node_of, rows).tolist() for first, second in cases]
+
+    assert found == [dumb_neighbors(first.tolist(), second.tolist(), node_of.tolist()) for first, second in cases]
+
+
+def dumb_neighbors(first: list[int], second: list[int], node_of: list[int]) -> list[float]:
+    """The factor of each of 8 jobs: 0.5 if another job holds a GPU of one of its nodes."""
+    held = [(job, node) for jobs in (first, second) for job, node in zip(jobs, node_of, strict=True) if job >= 0]
+    crowded = {job for job, node in held for other, there in held if there == node and other != job}
+    return [0.5 if job in crowded else 1.0 for job in range(8)]
 
 
 def test_jobs_on_different_nodes_do_not_interfere() -> None:
