@@ -36,6 +36,7 @@ LOCATED = 15  # the rack, zone and region of a node; settings: placement and con
 PLANNED = 15  # jobs with a plan for each number of GPUs
 TIMED = 15  # what stops and starts cost jobs, as measured
 MOVED = 16  # settings: whether jobs move to make places for gangs; CPU cores and memory of teams
+ORDERLY = 17  # settings: whether the policy serves jobs in order of submission
 METERED = 17  # metrics that jobs report, and jobs of apps
 NEWEST = 17
 OLDEST = 1  # that can be read
@@ -50,7 +51,7 @@ LATER = {  # newest version of an event, if above VERSION
     "JobsReleased": ORDERED,
     "JobsRequeued": ORDERED,
     "PriorityChanged": RANKED,
-    "ConfigChanged": MOVED,
+    "ConfigChanged": ORDERLY,
     "GpuMemoryMeasured": MEASURED,
     "NodeJoined": LOCATED,
     "MetricsReported": METERED,
@@ -82,7 +83,7 @@ LATER_SETTINGS = {"packing": PACKED, "lease_min_s": GUARDED, "retry_s": GUARDED,
                    "priorities": RANKED, "move_lag_s": LAGGING, "teams": TEAMED,
                    "jobs_running_a_user_max": LIMITED, "gpus_a_user_max": LIMITED, "gpu_types": LIMITED,
                    "packing_measured": MEASURED, "placement": LOCATED, "consolidate_s": LOCATED,
-                   "defragment": MOVED}  # fmt: skip
+                   "defragment": MOVED, "in_order": ORDERLY}  # fmt: skip
 LATER_OF_JOBS = {  # a job without them needs no version
     "time_s": ORDERED,
     "stall_s": ORDERED,

@@ -9,9 +9,9 @@ job with several sizes counts with its largest one.
 
 *Quotas of teams* hold in the plan itself (see `team_plan`); here, jobs that need more GPUs than a quota do not compete.
 
-*Long queues.* Where only jobs with shares get GPUs, plans look at no others. Of a policy that serves jobs in order of
-submission, and none after one for which too few GPUs are left, a request has the jobs up to the first that surely
-stops the queue: the others change no answer.
+*Long queues.* Where only jobs with shares get GPUs, plans look at no others. With `in_order`, the policy serves jobs in
+order of submission, and none after one for which too few GPUs are left. Then a request has the jobs up to the first
+that surely stops the queue: the others change no answer. A job that is submitted after it waits, without a new request.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ def asked(core: SchedulerCore) -> Ints:
     need more GPUs than there are.
     """
     active = core.jobs.active
+    core.question.has_stopped = False
     if not _may_shorten(core):
         return active[runnable(core, active)]
     counts, size = core.pool.counts, 2 * len(core.jobs.leased) + FIRST_ASKED
@@ -55,6 +56,7 @@ def asked(core: SchedulerCore) -> Ints:
         needed = np.cumsum(np.where(takes_any, core.jobs.gpus[rows], 0))
         end = int(np.searchsorted(needed, counts.sum(), side="right"))  # the first job beyond all GPUs
         if end < size:
+            core.question.has_stopped = True
             return np.asarray(rows[: end + 1][is_able[: end + 1]])
         size *= 4
     return active[runnable(core, active)]
@@ -65,12 +67,23 @@ def _may_shorten(core: SchedulerCore) -> bool:
     jobs, pool, settings = core.jobs, core.pool, core.settings
     is_limited = settings.limits_users or settings.priorities or settings.teams or settings.packing
     is_special = jobs.sizes or jobs.needs or pool.is_divided or len(core.exempt.jobs) or len(core.fixed)
-    return core.is_queue and not (is_limited or is_special) and settings.rules == Rules()
+    return settings.in_order and not (is_limited or is_special) and settings.rules == Rules()
+
+
+def is_behind(core: SchedulerCore) -> bool:
+    """Whether a job that is submitted now is behind where the queue of the last request stops, so it changes nothing.
+
+    Any other change since then has made the request out of date.
+    """
+    question = core.question
+    is_current = question.has_stopped and not question.stale
+    return is_current and not core.settings.fill_leftover and _may_shorten(core)
 
 
 def was_behind(core: SchedulerCore, row: int) -> bool:
     """Whether a job may have been left out of the last request, because it was behind where a queue stops."""
-    return _may_shorten(core) and bool(core.jobs.submitted_s[row] <= core.question.asked_s)
+    is_old = bool(core.jobs.submitted_s[row] <= core.question.asked_s)
+    return (is_old and _may_shorten(core)) or is_behind(core)
 
 
 def with_turn(core: SchedulerCore) -> Ints:

@@ -100,7 +100,6 @@ class SchedulerCore:
         self.jobs = JobTable(type_count=0)
         self.leases = LeaseBook(self.jobs, self.pool, self.settings)
         self.question, self.throughput = AllocationRequest(), ThroughputRequest()
-        self.is_queue = False  # whether the policy is a queue: see `competition.asked`; a shell may set it
         self.exempt = non_preemptible.ALL_PREEMPTIBLE  # recomputed after each event
         self.kept: Ints = priority_classes.NONE_KEPT  # the same, by class and type
         self.now_s = self.round_began_s = 0.0

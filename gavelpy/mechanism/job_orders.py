@@ -13,6 +13,7 @@ import numpy as np
 
 from gavelpy.mechanism import (
     booking,
+    competition,
     consolidation,
     eligibility,
     gpu_memory,
@@ -124,7 +125,7 @@ def _submitted(core: SchedulerCore, order: JobSubmitted) -> None:
     if not order.spec.rates_steps_per_s or (order.spec.sizes and sizes.any_unknown(core.jobs, row)):
         core.throughput.want([row])
         core.attention_s = core.now_s
-    if can_run_somewhere(core.jobs, core.pool, row):
+    if can_run_somewhere(core.jobs, core.pool, row) and not competition.is_behind(core):
         core.disturb()
 
 

@@ -40,6 +40,7 @@ class AllocationRequest:
 
     def __init__(self) -> None:
         self.stale = False
+        self.has_stopped = False  # whether the last request, unless it is out of date, ends where the queue stops
         self.epoch = 0  # of the last request
         self.open_epoch = NONE_OPEN
         self.asked_s = -math.inf
@@ -71,7 +72,7 @@ class AllocationRequest:
 
     def renew(self) -> None:
         """Marks the allocation as out of date because jobs or GPUs changed; failures no longer delay a request."""
-        self.stale = True
+        self.stale, self.has_stopped = True, False
         self.retry_s = -math.inf
 
     def expire(self, now_s: float, every_s: float) -> None:
@@ -129,7 +130,7 @@ class AllocationRequest:
         """Drops the open request; returns whether there was one. It may be sent again at once."""
         was_open = self.open_epoch != NONE_OPEN
         if was_open:
-            self.open_epoch, self.asked_s = NONE_OPEN, -math.inf
+            self.open_epoch, self.asked_s, self.has_stopped = NONE_OPEN, -math.inf, False
         return was_open
 
     def close(self, epoch: int) -> bool:

@@ -147,6 +147,7 @@ class MechanismSettings:
     packing_measured: bool = False  # measured GPU memory of a job that declared none counts as declared
     gpu_types: tuple[GpuType, ...] = ()  # with known memory, which jobs share if it suffices; empty = no limits
     teams: tuple[Team, ...] = ()  # the entities of jobs; empty = those that jobs name
+    in_order: bool = False  # the policy serves jobs in order of submission: see competition
     rules: Rules = field(default_factory=Rules)  # how time is booked and jobs are selected
 
     def with_round(self, round_s: float) -> MechanismSettings:

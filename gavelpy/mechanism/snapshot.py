@@ -42,6 +42,7 @@ LOCATED = 14  # of a core with nodes of which the rack, zone or region is known,
 TIMED = 14  # of a core that knows what stops and starts cost jobs, or with jobs that have plans
 MOVED = 15  # of a core in which jobs make places for gangs, or made them, or with CPU cores and memory of teams
 METERED = 16  # of a core that knows metrics of jobs, or with apps of which jobs end early
+ORDERLY = 16  # of a core with a policy that serves jobs in order of submission
 NEWEST = 16
 OLDEST = 1  # version that can still be read
 _CORE = ("now_s", "settled_s", "incarnation", "round", "round_began_s", "round_end_s", "attention_s", "awaiting",
@@ -64,7 +65,7 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
         "unmeasured": list(core.throughput.wanted),
         "asked_rates": core.throughput.asked.copy(),
         "next_lease": core.leases.next_lease,
-        "question": {name: getattr(question, name) for name in _QUESTION},
+        "question": _question(question),
         "asked_jobs": question.asked_jobs.copy(),
         "nodes": {
             "ids": list(pool.node_ids),
@@ -115,10 +116,17 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
     }
 
 
+def _question(question: AllocationRequest) -> dict[str, Any]:
+    stopped = {"has_stopped": True} if question.has_stopped else {}
+    return {name: getattr(question, name) for name in _QUESTION} | stopped
+
+
 def _version(core: SchedulerCore) -> int:
     """The lowest version that can express it."""
     if core.jobs.apps.state():
         return METERED
+    if core.settings.in_order:
+        return ORDERLY
     if core.settings.defragment or core.jobs.moved or limits_resources(core.settings.teams):
         return MOVED
     if turn_costs.is_any(core.jobs, slice(core.jobs.count)) or any(spec.plans for spec in core.jobs.specs):

@@ -132,9 +132,10 @@ class Simulation(VirtualScheduler):
         self.conditions = RunConditions(settings, trace.jobs, cluster, seed, node_events)
         self.answers = self.conditions.answers
         is_by_size = estimation is not None or settings.conditions.latency.solve_per_job_s > 0
-        self.core.is_queue = is_queue(engine.policy) and not is_by_size  # what follows from the size of a request
+        self.in_order = is_queue(engine.policy) and not is_by_size  # nothing follows from the size of a request
         self.event_count = 0
         self._over = self._measured_over = 0  # jobs that are over; the measured ones
+        self._measured_before = np.concatenate([[0], np.cumsum(self.measured)])  # (J + 1,) of the first jobs
         self.marginal_values: list[tuple[float, dict[str, float]]] = []  # of each allocation
 
     def run(self) -> SimulationResult:
@@ -151,7 +152,8 @@ class Simulation(VirtualScheduler):
         return self._result(effort)
 
     def _set_up(self) -> None:
-        self.handle(ConfigChanged(self.settings.for_policy(self.engine.policy).mechanism))
+        mechanism = self.settings.for_policy(self.engine.policy).mechanism
+        self.handle(ConfigChanged(replace(mechanism, in_order=self.in_order)))
         for node in self.cluster.nodes:
             what = node.node_id, node.gpu_type, node.gpu_count
             place = {name: getattr(node, name) for name in PLACE_NAMES}
@@ -255,7 +257,7 @@ class Simulation(VirtualScheduler):
         jobs = self.core.jobs
         over = jobs.count - len(jobs.active)
         if over != self._over:
-            arrived = np.count_nonzero(self.measured[: jobs.count])
+            arrived = self._measured_before.item(jobs.count)
             self._over, self._measured_over = over, int(arrived - np.count_nonzero(self.measured[jobs.active]))
         return self._measured_over
 

@@ -102,6 +102,7 @@ OF_LATER_VERSIONS: list[Event] = [
     MetricsReported(TWO, TWO, np.array([0, 1]), np.array([10.0, 0.0]), np.array([-0.5, 3.0]), ("loss", "accuracy")),
     JobSubmitted(JobSpec(JobId("tune-3"), 100.0, app="tune:at=3:jobs=9:rungs=10.0/3:schedule=hyperband")),
     ConfigChanged(MechanismSettings(packing=True, packing_measured=True)),
+    ConfigChanged(MechanismSettings(in_order=True)),
     LeaseEnded(TWO, TWO, STEPS, Outcome.UNRUNNABLE),
     LeaseEnded(TWO, TWO, STEPS, Outcome.FAILED, failure=FailureClass.OUT_OF_MEMORY),
     DirectorySeen(NodeId("n0"), "0f1e2d3c", True),

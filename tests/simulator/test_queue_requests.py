@@ -1,4 +1,4 @@
-"""Requests under a policy that is a queue: without the jobs that it does not reach, the same events."""
+"""Requests under a policy that is a queue: without the jobs that it does not reach, the same leases."""
 
 from __future__ import annotations
 
@@ -7,10 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gavelpy.journal.codec import encode
+from gavelpy.journal.codec import decode_state, encode, encode_state
 from gavelpy.mechanism import competition, invariants
 from gavelpy.mechanism.commands import SolveAllocation
-from gavelpy.mechanism.events import AllocationFailed, AllocationSolved
+from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.events import (
+    AllocationFailed,
+    AllocationSolved,
+    ConfigChanged,
+    Event,
+    ProgressReported,
+    WakeupDue,
+)
+from gavelpy.mechanism.snapshot import restore, snapshot
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import Trace
 from gavelpy.policies.base import PolicyRun, is_queue, policy_named
@@ -29,6 +38,9 @@ LIMITED = replace(
     mechanism=replace(DEFAULT.mechanism, solve_interval_s=0.0, jobs_running_a_user_max=2),
     mechanism_given=frozenset({"solve_interval_s"}),
 )
+
+
+EFFORT = (ConfigChanged, ProgressReported, WakeupDue, AllocationSolved)  # fewer, and at other times
 
 
 class Observed(Simulation):
@@ -52,22 +64,23 @@ def queue_trace(seed: int) -> Trace:
 
 
 def run(settings: SimulationSettings, run: PolicyRun, *, seed: int, whole: bool) -> tuple[list[bytes], Observed]:
+    """Records of what happens to leases, jobs and nodes, the reasons of jobs, and the simulation."""
     found: list[bytes] = []
     simulation = Observed(
         queue_trace(seed),
         CLUSTER,
         engine_for(run, settings, None, None, 0.0),
         settings,
-        observers=[lambda event, now_s: found.append(encode(event, now_s))],
+        observers=[lambda event, now_s: found.append(encode(event, now_s)) if not isinstance(event, EFFORT) else None],
     )
     simulation.sizes, simulation.waiting = [], []
-    simulation.core.is_queue &= not whole
+    simulation.in_order &= not whole
     found.append(repr(simulation.run().reasons).encode())
     return found, simulation
 
 
 @pytest.mark.parametrize(("settings", "blind", "seed"), [(DEFAULT, False, 0), (DEFAULT, True, 1), (FAILING, False, 2)])
-def test_jobs_that_a_queue_does_not_reach_change_no_event(
+def test_jobs_that_a_queue_does_not_reach_change_no_lease(
     settings: SimulationSettings, blind: bool, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(competition, "FIRST_ASKED", 1)
@@ -78,6 +91,7 @@ def test_jobs_that_a_queue_does_not_reach_change_no_event(
 
     assert shortened == whole
     assert sum(short.sizes) < 0.9 * sum(long.sizes)
+    assert len(short.sizes) < 0.9 * len(long.sizes)
     assert max(short.sizes) <= max(long.waiting)
 
 
@@ -87,8 +101,30 @@ def test_limits_of_users_need_all_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     _, simulation = run(LIMITED, PolicyRun("fifo"), seed=0, whole=False)
     _, whole = run(LIMITED, PolicyRun("fifo"), seed=0, whole=True)
 
-    assert simulation.core.is_queue
+    assert simulation.core.settings.in_order
     assert simulation.sizes == whole.sizes
+
+
+def test_a_core_without_a_policy_replays_a_run_with_fewer_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(competition, "FIRST_ASKED", 1)
+    events: list[tuple[Event, float]] = []
+    simulation = Simulation(
+        queue_trace(0),
+        CLUSTER,
+        engine_for(PolicyRun("fifo"), DEFAULT, None, None, 0.0),
+        DEFAULT,
+        observers=[lambda event, now_s: events.append((event, now_s))],
+    )
+    simulation.run()
+
+    core, copy = SchedulerCore(), SchedulerCore()
+    for k, (event, now_s) in enumerate(events):
+        core.handle(event, now_s)
+        copy.handle(event, now_s)
+        copy = restore(decode_state(encode_state(snapshot(copy)))) if k % 40 == 0 else copy
+
+    assert encode_state(snapshot(core)) == encode_state(snapshot(simulation.core))
+    assert encode_state(snapshot(copy)) == encode_state(snapshot(core))
 
 
 def test_only_fifo_is_a_queue_in_order_of_arrival() -> None:

@@ -305,7 +305,7 @@ def _check_policy(source: _Source, settings: PolicySettings, *, limits_teams: bo
 
 def _names(kind: type[Any]) -> list[str]:  # of the fields, of either library
     if kind is MechanismSettings:
-        return [name for name in settings_values(MechanismSettings()) if name not in _NAMED]
+        return [name for name in settings_values(MechanismSettings()) if name not in (*_NAMED, "in_order")]
     return [field.name for field in msgspec.structs.fields(kind)]
 
 

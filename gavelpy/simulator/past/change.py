@@ -180,7 +180,7 @@ def settings_under(settings: MechanismSettings, policy: Policy, change: Change) 
         )
     if change.teams is not None:
         settings = replace(settings, teams=change.teams)
-    return replace(settings, packing=False, packing_measured=False, **change.settings)
+    return replace(settings, packing=False, packing_measured=False, in_order=False, **change.settings)
 
 
 def gpu_types_of(
