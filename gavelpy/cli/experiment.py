@@ -91,8 +91,8 @@ class Experiment:
 
 
 def _placement(mechanism: MechanismSettings) -> dict[str, Any]:  # Any: JSON values
-    """The settings of placement that are not the defaults."""
-    names = ("placement", "consolidate_s", "defragment")
+    """The settings of placement and of moves that are not the defaults."""
+    names = ("placement", "consolidate_s", "defragment", "move_within_round")
     default = type(mechanism)()
     return {name: value for name in names if (value := getattr(mechanism, name)) != getattr(default, name)}
 

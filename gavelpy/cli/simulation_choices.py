@@ -297,6 +297,7 @@ class MechanismChoices:
     placement: o.PlacementOption = None
     consolidate_s: o.ConsolidateOption = None
     defragment: o.DefragmentOption = False
+    move_within_round: o.MoveWithinRoundOption = False
     packing: o.PackingOption = False
     teams: o.TeamsOption = None
 
@@ -322,7 +323,8 @@ class MechanismChoices:
         base, file = settings_of(self.preset), self.file
         names = [one.name for one in fields(self) if one.name not in ("preset", "scheduler_config")]
         chosen = {name: getattr(self, name) for name in names}
-        chosen |= {"packing": self.packing or None, "defragment": self.defragment or None, "teams": p.teams(self.teams)}
+        chosen |= {name: chosen[name] or None for name in ("packing", "defragment", "move_within_round")}
+        chosen["teams"] = p.teams(self.teams)
         chosen = given(chosen)
         if file is not None:
             base = file.settings(base)

@@ -226,6 +226,15 @@ DefragmentOption = Annotated[
         help="Move running jobs to make a place for a gang that waits, where that pays. Needs --consolidate-s.",
     ),
 ]
+MoveWithinRoundOption = Annotated[
+    bool,
+    typer.Option(
+        "--move-within-round",
+        rich_help_panel=ROUNDS,
+        help="Move running jobs to faster GPUs as soon as these fall free, where that pays. "
+        "Default: at the end of the round.",
+    ),
+]
 PackingOption = Annotated[
     bool,
     typer.Option(

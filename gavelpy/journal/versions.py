@@ -36,7 +36,7 @@ LOCATED = 15  # the rack, zone and region of a node; settings: placement and con
 PLANNED = 15  # jobs with a plan for each number of GPUs
 TIMED = 15  # what stops and starts cost jobs, as measured
 MOVED = 16  # settings: whether jobs move to make places for gangs; CPU cores and memory of teams
-ORDERLY = 17  # settings: whether the policy serves jobs in order of submission
+ORDERLY = 17  # settings: whether the policy serves jobs in order of submission, and whether jobs move within rounds
 METERED = 17  # metrics that jobs report, and jobs of apps
 NEWEST = 17
 OLDEST = 1  # that can be read
@@ -83,7 +83,7 @@ LATER_SETTINGS = {"packing": PACKED, "lease_min_s": GUARDED, "retry_s": GUARDED,
                    "priorities": RANKED, "move_lag_s": LAGGING, "teams": TEAMED,
                    "jobs_running_a_user_max": LIMITED, "gpus_a_user_max": LIMITED, "gpu_types": LIMITED,
                    "packing_measured": MEASURED, "placement": LOCATED, "consolidate_s": LOCATED,
-                   "defragment": MOVED, "in_order": ORDERLY}  # fmt: skip
+                   "defragment": MOVED, "in_order": ORDERLY, "move_within_round": ORDERLY}  # fmt: skip
 LATER_OF_JOBS = {  # a job without them needs no version
     "time_s": ORDERED,
     "stall_s": ORDERED,

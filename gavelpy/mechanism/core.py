@@ -23,6 +23,7 @@ from gavelpy.mechanism import (
     booking,
     class_planning,
     competition,
+    early_moves,
     eligibility,
     gpu_memory,
     job_orders,
@@ -267,7 +268,7 @@ class SchedulerCore:
     def _decide(self) -> list[Command]:
         if not self.is_in_round or self.now_s >= self.round_end_s:
             return self._plan_round()
-        return self._fill() if self.settings.fill_within_round else []
+        return [*early_moves.plan(self), *self._fill()] if self.settings.fill_within_round else []
 
     def _plan_round(self) -> list[Command]:
         self.settle()

@@ -147,6 +147,7 @@ class MechanismSettings:
     packing_measured: bool = False  # measured GPU memory of a job that declared none counts as declared
     gpu_types: tuple[GpuType, ...] = ()  # with known memory, which jobs share if it suffices; empty = no limits
     teams: tuple[Team, ...] = ()  # the entities of jobs; empty = those that jobs name
+    move_within_round: bool = False  # running jobs move to faster free GPUs at once, where that pays: see early_moves
     in_order: bool = False  # the policy serves jobs in order of submission: see competition
     rules: Rules = field(default_factory=Rules)  # how time is booked and jobs are selected
 

@@ -42,7 +42,7 @@ LOCATED = 14  # of a core with nodes of which the rack, zone or region is known,
 TIMED = 14  # of a core that knows what stops and starts cost jobs, or with jobs that have plans
 MOVED = 15  # of a core in which jobs make places for gangs, or made them, or with CPU cores and memory of teams
 METERED = 16  # of a core that knows metrics of jobs, or with apps of which jobs end early
-ORDERLY = 16  # of a core with a policy that serves jobs in order of submission
+ORDERLY = 16  # of a core with a policy that serves jobs in order of submission, or in which jobs move within rounds
 NEWEST = 16
 OLDEST = 1  # version that can still be read
 _CORE = ("now_s", "settled_s", "incarnation", "round", "round_began_s", "round_end_s", "attention_s", "awaiting",
@@ -125,7 +125,7 @@ def _version(core: SchedulerCore) -> int:
     """The lowest version that can express it."""
     if core.jobs.apps.state():
         return METERED
-    if core.settings.in_order:
+    if core.settings.in_order or core.settings.move_within_round:
         return ORDERLY
     if core.settings.defragment or core.jobs.moved or limits_resources(core.settings.teams):
         return MOVED

@@ -103,6 +103,7 @@ OF_LATER_VERSIONS: list[Event] = [
     JobSubmitted(JobSpec(JobId("tune-3"), 100.0, app="tune:at=3:jobs=9:rungs=10.0/3:schedule=hyperband")),
     ConfigChanged(MechanismSettings(packing=True, packing_measured=True)),
     ConfigChanged(MechanismSettings(in_order=True)),
+    ConfigChanged(MechanismSettings(move_within_round=True)),
     LeaseEnded(TWO, TWO, STEPS, Outcome.UNRUNNABLE),
     LeaseEnded(TWO, TWO, STEPS, Outcome.FAILED, failure=FailureClass.OUT_OF_MEMORY),
     DirectorySeen(NodeId("n0"), "0f1e2d3c", True),
