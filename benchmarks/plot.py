@@ -45,7 +45,7 @@ def draw(rows: Path) -> list[Path]:
     page = rows.with_suffix(".html")
     figure.write_html(page, include_plotlyjs=True, full_html=True, config={"displayModeBar": False})
     picture = rows.with_suffix(".png")
-    return [page, picture] if _photographed(page, picture, figure.layout.width, figure.layout.height) else [page]
+    return [page, picture] if photographed(page, picture, figure.layout.width, figure.layout.height) else [page]
 
 
 def time_over_jobs(found: Sequence[Measurement]) -> Any:  # plotly has no types
@@ -97,7 +97,7 @@ def time_over_jobs(found: Sequence[Measurement]) -> Any:  # plotly has no types
     return figure
 
 
-def _photographed(page: Path, picture: Path, width: int, height: int) -> bool:
+def photographed(page: Path, picture: Path, width: int, height: int) -> bool:
     """Whether a browser was found and made a picture of the page."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:

@@ -8,7 +8,6 @@ of this project; without them a trace of the same distributions is generated, wh
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +16,7 @@ from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import Trace
 from gavelpy.model.throughput import ThroughputTable
-from gavelpy.policies.base import PolicyRun
-from gavelpy.simulator.compare import compare, simulate
+from gavelpy.simulator.compare import simulate
 from gavelpy.simulator.settings import Costs, SimulationSettings, preset
 from gavelpy.traces.generator import GeneratorOptions, generate
 from gavelpy.traces.reader import read_throughputs, read_trace
@@ -28,7 +26,6 @@ ORIGINAL_JCT_S, ORIGINAL_CPU_S = 49_917.0, 20.0
 CLUSTER = "v100:36,p100:36,k80:36"
 WINDOW = (0, 300)
 SCALE_JOBS = 100_000
-ACTIVE_JOBS, INSTANTS = (1_000, 10_000, 30_000, 100_000), 300
 FREE = Costs(checkpoint_s=0.0, restart_s=0.0, migration_s=0.0)
 
 
@@ -89,32 +86,3 @@ def run_scale() -> None:
             f"{policy:18} {found.wall_s:6.1f} s, {rate:,.0f} jobs/s; {found.rounds} rounds, {found.solves} solves "
             f"({found.cpu_solve_s:.1f} s), utilization {found.utilization:.2f}"
         )
-
-
-def run_growth() -> None:
-    """CPU time of an instant (a finish or a round) over the number of active jobs, which all arrive at once."""
-    print(f"generated jobs, gangs of 1 to 8, on 3,000 GPUs; median CPU time of {INSTANTS} instants")
-    cluster = Cluster.parse("v100:1000,p100:1000,k80:1000")
-    for policy in ("max_min_fairness", "fifo"):
-        for count in ACTIVE_JOBS:
-            options = GeneratorOptions(jobs=count, multi_gpu=True)
-            trace = generate(options, published_throughputs(), np.random.default_rng(0))
-            clock = Instants()
-            compare(trace, cluster, [PolicyRun(policy)], progress=clock.passed, stop=clock.is_enough)
-            median_ms = 1000.0 * float(np.median(np.diff(clock.at_s)))
-            print(f"{policy:18} {count:7,} active jobs: {median_ms:7.2f} ms")
-
-
-class Instants:
-    """CPU time after each instant of a simulation; the first one has all arrivals."""
-
-    def __init__(self) -> None:
-        self.at_s: list[float] = []
-
-    def passed(self, label: str, done: int, total: int, now_s: float) -> None:  # noqa: ARG002 the protocol's
-        """An instant has passed."""
-        self.at_s.append(time.process_time())
-
-    def is_enough(self) -> bool:
-        """Whether enough instants are measured."""
-        return len(self.at_s) > INSTANTS
