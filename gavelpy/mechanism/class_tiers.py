@@ -20,11 +20,9 @@ from gavelpy.mechanism.commands import ClusterPart, SolveAllocation
 from gavelpy.mechanism.events import NO_FLOATS, NO_INTS, AllocationSolved
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.problem import THOUSANDTHS, AllocationProblem
+from gavelpy.model.problem_parts import OF_JOBS
 
 NEGLIGIBLE = 1e-6  # share of time, and GPUs
-_OF_JOBS = ("gpus_asked", "weight", "steps_remaining", "steps_total", "age_s", "isolated_s", "deadline_s",
-            "attained_gpu_s", "entity", "gpu_type_held", "gpus_held", "job_type", "owner",
-            "restart_s", "completion_value")  # fmt: skip
 
 
 class TiersLeft:
@@ -135,7 +133,7 @@ def _of_rows(problem: AllocationProblem, rows: Ints, rate: Floats, capacity: Int
         member_job=order,
         member_rate_steps_per_s=rate,
         memory=b"",
-        **{name: getattr(problem, name)[rows] for name in _OF_JOBS},
+        **{name: getattr(problem, name)[rows] for name in OF_JOBS},
     )
 
 

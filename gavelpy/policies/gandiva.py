@@ -1,4 +1,4 @@
-"""Gandiva: equal time slices, and co-location by trial if the jobs need more GPUs than there are."""
+"""Gandiva as in the original Gavel: equal time slices, and random pairs if jobs need more GPUs than there are."""
 
 from __future__ import annotations
 
@@ -6,19 +6,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
-from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation
-from gavelpy.model.arrays import Bools, Ints
+from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import ProblemInput, ruled
 from gavelpy.policies.isolated import equal_parts, lone_configurations
+from gavelpy.policies.pseudo_random import luck, mixed, whole_seed
 from gavelpy.policies.refusals import refuse_unused
 from gavelpy.solve.solver import Solver
-
-SEED_MAX = 2**53  # largest whole number that a float from the command line holds exactly
-_GOLDEN = 0x9E3779B97F4A7C15  # odd; the golden ratio in 64 bits
 
 
 @dataclass(frozen=True)
@@ -38,7 +34,8 @@ class Gandiva:
     properties of the jobs, so a pair stays together while other jobs come and go. The original sums the rates of all
     types, so that it drops almost no pair, and it pairs jobs without measured rates, which then make no progress.
 
-    The certificate's objective is the GPUs in use. Groups of three are not tried.
+    The certificate's objective is the GPUs in use. Groups of three are not tried. `gandiva_introspective` is closer to
+    the system of the paper: pairs by measured trials, migration, growing and shrinking.
 
     >>> p = AllocationProblem.of(["a", "b"], ["v100"], [1], [[4.0], [4.0]])
     >>> Gandiva().allocate(p.with_pairs([(0, 1)], [[[3.0], [3.0]]])).share.tolist()
@@ -58,22 +55,20 @@ class Gandiva:
     uses: ClassVar[frozenset[ProblemInput]] = frozenset({ProblemInput.PAIRS})
 
     def __post_init__(self) -> None:
-        if not (0 <= self.seed <= SEED_MAX and self.seed == int(self.seed)):
-            raise InvalidInput(f"seed must be a whole number in [0, 2^53], got {self.seed!r}")
-        object.__setattr__(self, "seed", int(self.seed))
+        object.__setattr__(self, "seed", whole_seed(self.seed))
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:  # noqa: ARG002 the protocol's
         """Equal parts of the cluster for all groups."""
         refuse_unused(self, problem)
         groups = lone_configurations(problem)
         if problem.gpus_occupied[groups].sum() > problem.gpu_counts.sum():
-            groups = _paired(problem, groups, _drawn(problem, _gaining_pairs(problem), self.seed))
+            groups = paired(problem, groups, _drawn(problem, pair_gains(problem)[0], self.seed))
         share = equal_parts(problem, groups)
         return ruled(problem, share, objective=float((problem.gpus_occupied @ share).sum()))
 
 
-def _gaining_pairs(problem: AllocationProblem) -> Ints:
-    """Rows of the configurations of two jobs that gain by co-location."""
+def pair_gains(problem: AllocationProblem) -> tuple[Ints, Floats]:
+    """Rows of the configurations of two jobs that gain by co-location, (P,), and Σ_j r_j(pair) / r_j(alone), (P,)."""
     configuration, job = problem.member_configuration, problem.member_job
     part = problem.gpu_counts / max(1.0, problem.gpu_counts.sum())
     together = problem.member_rate_steps_per_s @ part
@@ -82,38 +77,32 @@ def _gaining_pairs(problem: AllocationProblem) -> Ints:
     gained = np.bincount(configuration, weights=relative, minlength=problem.configuration_count)
     moving: Bools = np.ones(problem.configuration_count, dtype=np.bool_)
     np.logical_and.at(moving, configuration, (together > 0) & problem.can_run[job])
-    return np.flatnonzero((problem.member_count == 2) & moving & (gained >= 1))
+    rows: Ints = np.flatnonzero((problem.member_count == 2) & moving & (gained >= 1))
+    return rows, np.asarray(gained[rows], dtype=np.float64)
 
 
 def _drawn(problem: AllocationProblem, pairs: Ints, seed: int) -> Ints:
     """The pairs in the pseudo-random order of their trials; ties in row order."""
-    constant = np.column_stack(
-        (problem.rate_alone_steps_per_s, problem.steps_total, problem.gpus_asked, problem.weight)
-    )
-    luck = _mixed(np.full(problem.job_count, seed, dtype=np.uint64))
-    for column in np.ascontiguousarray(constant.T):
-        luck = _mixed(luck ^ column.view(np.uint64))
+    constant = (*problem.rate_alone_steps_per_s.T, problem.steps_total, problem.gpus_asked, problem.weight)
+    drawn = luck(seed, problem.job_count, *constant)
     first = np.searchsorted(problem.member_configuration, pairs)
     job = problem.member_job
-    return pairs[np.argsort(_mixed(luck[job[first]] + luck[job[first + 1]]), kind="stable")]
+    return pairs[np.argsort(mixed(drawn[job[first]] + drawn[job[first + 1]]), kind="stable")]
 
 
-def _mixed(bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Deterministic pseudo-random bits: the finalizer of SplitMix64 (Steele et al., 2014)."""
-    bits = bits + np.uint64(_GOLDEN)
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return bits ^ (bits >> np.uint64(31))
+def paired(problem: AllocationProblem, alone: Ints, pairs: Ints, gpus: float = 0.0) -> Ints:
+    """Rows of the groups if pairs form in this order, each of two jobs that are still alone.
 
-
-def _paired(problem: AllocationProblem, alone: Ints, pairs: Ints) -> Ints:
-    """Rows of the groups if pairs form in this order, each of two jobs that are still alone."""
+    Until the groups need at most `gpus`; 0 = all pairs form.
+    """
+    needed = problem.gpus_occupied[alone].sum()
     first = np.searchsorted(problem.member_configuration, pairs)
     is_paired = [False] * problem.job_count
     formed = []
     members = zip(problem.member_job[first].tolist(), problem.member_job[first + 1].tolist(), strict=True)
     for pair, (one, other) in zip(pairs.tolist(), members, strict=True):
-        if not (is_paired[one] or is_paired[other]):
+        if not (is_paired[one] or is_paired[other]) and needed > gpus:
+            needed -= problem.gpus_occupied[pair]
             is_paired[one] = is_paired[other] = True
             formed.append(pair)
     job_of = problem.member_job[np.searchsorted(problem.member_configuration, alone)]

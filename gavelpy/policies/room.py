@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import replace
 from typing import Literal
 
@@ -43,6 +44,16 @@ class FreeResources:
     def runnable(self) -> list[int]:
         """The jobs that can run somewhere if all is free, in order of arrival."""
         return [int(job) for job in np.flatnonzero((self.rate > 0).any(axis=1))]
+
+    def copied(self) -> FreeResources:
+        """An independent copy, for a trial."""
+        other = copy(self)
+        other.free, other._share = self.free.copy(), self._share.copy()
+        return other
+
+    def row(self, job: int) -> int:
+        """The configuration of the job alone on the GPUs that it requested, -1 = none."""
+        return int(self._row[job])
 
     def fits(self, job: int) -> Bools:
         """The types on which the job can start now, (T,)."""

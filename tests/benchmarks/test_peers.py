@@ -16,6 +16,7 @@ WITHOUT_PEER = {
     "allox", "elasticflow", "fifo", "gandiva", "gandiva_fair", "isolated", "least_attained_service",
     "shortest_job_first", "sia", "srsf", "srtf", "themis", "tiresias", "easy_backfilling", "conservative_backfilling",
     "drf", "mesos", "tetris", "dorm",
+    "gandiva_introspective", "hadar", "lucid", "pop",
     "capacity", "oasis", "shockwave",
 }  # fmt: skip
 MEASURED = sorted(set(registered()) - WITHOUT_PEER)

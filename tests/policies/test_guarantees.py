@@ -56,6 +56,12 @@ TWO_OF_ONE_TEAM = AllocationProblem.of(
     "abc", ["v100"], [1], np.full((3, 1), 4.0), entity=[0, 0, 1], entities=[Entity("team"), Entity("single")]
 )
 SEVEN_JOBS = AllocationProblem.of("abcdefg", ["v100", "k80"], [1, 1], [[2.0, 1.9], [2.0, 1.0], *[[1.0, 1.0]] * 5])
+# 33 equal jobs in parts of 17 and 16, and jobs of one type each, with more of them in one part than in the other
+UNEVEN = AllocationProblem.of([f"j{k}" for k in range(33)], ["v100"], [4], np.ones((33, 1)))
+ONE_TYPE_EACH = AllocationProblem.of(
+    [f"j{k}" for k in range(32)], ["v100", "k80"], [8, 8],
+    np.random.default_rng(4).uniform(1.0, 2.0, (32, 1)) * np.where(np.arange(32)[:, None] < 8, [[0, 1]], [[1, 0]]),
+)  # fmt: skip
 PRICED = AllocationProblem.of("a", ["v100", "k80"], [1, 1], [[4.0, 2.0]], price_usd_per_gpu_h=[2.48, 0.45])
 
 DISPROVED = {
@@ -123,6 +129,22 @@ DISPROVED = {
     ("gandiva_fair", ENVY): ONE_GPU,
     ("gandiva_fair", PARETO): GANGS,
     ("gandiva_fair", TRUTH): THREE_JOBS,
+    ("gandiva_introspective", SHARING): ALIKE,  # one has the slower GPU all the time
+    ("gandiva_introspective", ENVY): ALIKE,
+    ("gandiva_introspective", PARETO): THREE_JOBS,  # equal parts of each type, whatever the rates
+    ("gandiva_introspective", TRUTH): ONE_PAIR,  # b reports a larger slowdown than it has, and the pair is not tried
+    ("hadar", SHARING): ONE_GPU,  # one waits
+    ("hadar", ENVY): ONE_GPU,
+    ("hadar", PARETO): GANGS,
+    ("hadar", TRUTH): SEVEN_JOBS,
+    ("lucid", SHARING): ONE_GPU,  # one waits
+    ("lucid", ENVY): ONE_GPU,
+    ("lucid", PARETO): GANGS,
+    ("lucid", TRUTH): ONE_GPU,  # a job that reports a higher rate appears shorter
+    ("pop", SHARING): UNEVEN,  # a job in the larger part has less
+    ("pop", ENVY): UNEVEN,
+    ("pop", PARETO): ONE_TYPE_EACH,  # GPUs are idle in one part that jobs of another could use
+    ("pop", TRUTH): THREE_JOBS,  # as max_min_fairness, for so few jobs
     ("themis", SHARING): ONE_GPU,  # one waits
     ("themis", ENVY): ONE_GPU,
     ("themis", PARETO): GANGS,

@@ -12,7 +12,9 @@ from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import policy_from
 
 
-@pytest.mark.parametrize("name", ["tiresias", "tiresias:order=gittins", "themis", "gandiva_fair", "shockwave"])
+@pytest.mark.parametrize(
+    "name", ["tiresias", "tiresias:order=gittins", "themis", "gandiva_fair", "shockwave", "pop:k=2"]
+)
 def test_memory_stays_below_its_limit_with_many_long_names_and_the_policy_answers_again(name: str) -> None:
     J = 2_000
     problem = AllocationProblem.of(

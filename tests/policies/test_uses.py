@@ -28,9 +28,11 @@ VARIANTS = (
     "drf:by=entity",
     "max_sum_throughput:normalised=1",
     "min_cost:deadlines=1",
+    "pop:policy=min_cost+deadlines=1:jobs_min=1",
     "shortest_job_first:by=total",
 )
 WITH_SIZES = {"dorm"}  # with one size for each job, its weights and the GPUs held change no number of GPUs
+WITH_MEMORY = {"gandiva_introspective"}  # it counts steps between answers, and jobs grow into what was idle before
 SEEDS = range(320)  # the first that changes an answer ends the search
 
 
@@ -60,14 +62,29 @@ def with_pairs(problem: AllocationProblem) -> AllocationProblem:
     return problem.with_pairs(pairs, rates)
 
 
+def with_memory(policy: Policy, problem: AllocationProblem) -> AllocationProblem:
+    """The problem after an hour in which all jobs ran on the first type, in the middle of trials."""
+    for _ in range(2):
+        problem = replace(
+            problem, memory=policy.allocate(problem).memory, attained_gpu_s=problem.attained_gpu_s + 3600.0,
+            steps_remaining=0.9 * problem.steps_remaining, gpu_type_held=np.zeros(problem.job_count, dtype=np.int64),
+        )  # fmt: skip
+    return problem
+
+
 def problem_for(name: str, given: ProblemInput, seed: int) -> AllocationProblem:
-    """A random problem, with sizes for those policies to which other inputs matter only then."""
+    """A random problem, with sizes or a memory for those policies to which other inputs matter only then."""
+    if name in WITH_MEMORY and given not in (ProblemInput.PAIRS, ProblemInput.RESOURCES):
+        problem = random_problem(seed)
+        return with_memory(policy_from(name), problem if given is ProblemInput.SIZES else with_pairs(problem))
     problem, sized = random_problem(seed), name in WITH_SIZES and given is not ProblemInput.SIZES
     return with_other(problem, ProblemInput.SIZES, seed) if sized else problem
 
 
 def shares(policy: Policy, problem: AllocationProblem) -> bytes:
-    return policy.allocate(problem).job_share.tobytes()
+    """The shares of jobs, and the GPUs that they use of each type."""
+    answer = policy.allocate(problem)
+    return answer.job_share.tobytes() + (problem.gpus_occupied @ answer.share).round(9).tobytes()
 
 
 def changed(problem: AllocationProblem, given: ProblemInput, seed: int) -> AllocationProblem:
@@ -118,7 +135,7 @@ def test_requests_that_a_policy_does_not_use_are_named() -> None:
 
 def test_page_lists_what_each_policy_uses() -> None:
     page = (PROJECT / "docs" / "policies.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([a-z0-9_:=.]+)` \| ([^|]*) \|$", page.partition("## Inputs")[2], re.MULTILINE)
+    rows = re.findall(r"^\| `([a-z0-9_:=.+]+)` \| ([^|]*) \|$", page.partition("## Inputs")[2], re.MULTILINE)
 
     said = {name: {each.strip() for each in listed.split(",")} - {""} for name, listed in rows}
 
