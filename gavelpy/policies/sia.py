@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -10,16 +9,13 @@ import numpy as np
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation
-from gavelpy.model.arrays import Bools, Floats, Ints
+from gavelpy.model.arrays import Floats
 from gavelpy.model.explanation import Goal
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import COUNTED, ProblemInput
-from gavelpy.policies.memory import as_memory
+from gavelpy.policies.goodput_choices import GoodputChoices, PastOfJobs
 from gavelpy.solve.solver import Solver
 from gavelpy.solve.whole_choices import best_whole_choices
-
-GROWTH_MAX = 2.0  # in one round, of the most GPUs that a job has had
-LEAST_FACTOR = 1e-3  # of a restart: a job that has only restarted so far can still be moved
 
 
 @dataclass(frozen=True)
@@ -69,8 +65,8 @@ class Sia:
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:  # noqa: ARG002 the protocol's
         """Shares of 0 and 1, the next round, and what must be known of jobs the next time."""
-        past = _Past(problem)
-        choices = _Choices(problem, past)
+        past = PastOfJobs(problem)
+        choices = GoodputChoices(problem, past)
         value = self._value(choices.goodput * choices.factor(past))
         best = best_whole_choices(choices.job, value, choices.demand, problem.row_capacity)
         chosen = best.chosen[np.lexsort((choices.job[best.chosen], -choices.gpus[best.chosen]))]
@@ -87,64 +83,3 @@ class Sia:
         sign = -1.0 if self.power < 0 else 1.0
         value: Floats = self.waiting + sign * goodput**self.power
         return value
-
-
-class _Past:
-    """What jobs held before: kept by id, since rows change. `most` and `starts` include what they hold now, (J,)."""
-
-    def __init__(self, problem: AllocationProblem) -> None:
-        self._problem = problem
-        told: dict[str, list[float]] = json.loads(problem.memory or b"{}")  # id -> [type, GPUs, most GPUs, starts]
-        held, asked = problem.gpu_type_held, problem.gpus_asked
-        self.gpus: Floats = np.where(held >= 0, np.where(problem.gpus_held > 0, problem.gpus_held, asked), 0.0)
-        self._before = np.array([told.get(job, [-1, 0, 0, 0]) for job in problem.job_ids]).reshape(-1, 4)
-        is_new = (held >= 0) & ((self._before[:, 0] != held) | (self._before[:, 1] != self.gpus))
-        self.most: Floats = np.maximum(self._before[:, 2], self.gpus)
-        self.starts: Floats = self._before[:, 3] + is_new
-
-    def memory(self) -> bytes:
-        """The memory for the next call: of jobs that have run; the latest of them, if it would be too large."""
-        ids, held = self._problem.job_ids, self._problem.gpu_type_held
-        rows = np.flatnonzero(self.starts > 0).tolist()
-        columns = np.column_stack([held, self.gpus, self.most, self.starts])
-        kept = {ids[row]: columns[row].tolist() for row in rows}
-        return as_memory(kept, kept) if kept else b""
-
-
-class _Choices:
-    """The places (configuration and GPU type) where each job may run next, K of them, with goodput as in the paper."""
-
-    def __init__(self, problem: AllocationProblem, past: _Past) -> None:
-        alone = problem.member_count[problem.member_configuration] == 1
-        runs = (problem.fits & problem.is_whole)[problem.member_configuration] & alone[:, None]
-        member, self.gpu_type = np.nonzero(runs & (problem.member_rate_steps_per_s > 0))
-        self.row: Ints = problem.member_configuration[member]
-        self.job: Ints = problem.member_job[member]
-        self.gpus: Floats = problem.gpus_occupied[self.row]
-        rate = problem.member_rate_steps_per_s[member, self.gpu_type]
-        J, R = problem.job_count, len(problem.resources)
-        worst, fewest = np.full(J, np.inf), np.full(J, np.inf)
-        np.minimum.at(worst, self.job, rate)
-        np.minimum.at(fewest, self.job, self.gpus)
-        self.goodput: Floats = rate / worst[self.job] * fewest[self.job]
-        most = np.maximum(GROWTH_MAX * past.most, fewest)
-        self._keep(self.gpus <= most[self.job])
-        amounts = np.zeros((len(self.row), R, len(problem.gpu_types)))
-        amounts[np.arange(len(self.row)), :, self.gpu_type] = problem.occupied[self.row]
-        self.demand: Floats = amounts.reshape(len(self.row), R * len(problem.gpu_types))  # (K, R T), as `row_capacity`
-        self._problem = problem
-
-    def _keep(self, kept: Bools) -> None:
-        for name in ("row", "job", "gpus", "gpu_type", "goodput"):
-            setattr(self, name, getattr(self, name)[kept])
-
-    def factor(self, past: _Past) -> Floats:
-        """f of each choice, (K,)."""
-        p, job = self._problem, self.job
-        restart_s, age_s = p.restart_s, p.age_s
-        spent = np.divide(
-            age_s - past.starts * restart_s, age_s + restart_s, out=np.ones(p.job_count), where=restart_s > 0
-        )
-        moved = np.clip(spent, LEAST_FACTOR, 1.0)[job]
-        stays = (p.gpu_type_held[job] < 0) | ((p.gpu_type_held[job] == self.gpu_type) & (past.gpus[job] == self.gpus))
-        return np.where(stays, 1.0, moved)

@@ -17,7 +17,7 @@ WITHOUT_PEER = {
     "shortest_job_first", "sia", "srsf", "srtf", "themis", "tiresias", "easy_backfilling", "conservative_backfilling",
     "drf", "mesos", "tetris", "dorm",
     "gandiva_introspective", "hadar", "lucid", "pop",
-    "capacity", "oasis", "shockwave",
+    "capacity", "oasis", "pollux", "shockwave",
 }  # fmt: skip
 MEASURED = sorted(set(registered()) - WITHOUT_PEER)
 SETTINGS = ["max_sum_throughput:normalised=1"]

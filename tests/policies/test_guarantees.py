@@ -111,6 +111,10 @@ DISPROVED = {
     ("oasis", ENVY): ONE_GPU,
     ("oasis", PARETO): GANGS,
     ("oasis", TRUTH): VALUED,  # a job that reports a higher rate appears to end in time, and is admitted
+    ("pollux", SHARING): ONE_GPU,  # one waits
+    ("pollux", ENVY): ONE_GPU,
+    ("pollux", PARETO): GANGS,
+    ("pollux", TRUTH): THREE_JOBS,  # c denies that it can run on the V100, and gets the K80
     ("shockwave", SHARING): ONE_GPU,  # one waits
     ("shockwave", ENVY): ONE_GPU,
     ("shockwave", PARETO): GANGS,

@@ -14,7 +14,7 @@ CLASSES = registered()
 WAITING = {  # jobs start by answers only
     "gandiva_introspective", "hadar", "lucid",
     "allox", "conservative_backfilling", "easy_backfilling", "elasticflow", "fifo", "gandiva_fair",
-    "least_attained_service", "shockwave", "sia", "srsf", "srtf", "strategy_proof", "themis", "tiresias",
+    "least_attained_service", "pollux", "shockwave", "sia", "srsf", "srtf", "strategy_proof", "themis", "tiresias",
     "drf", "mesos", "tetris", "dorm",
     "capacity", "oasis",
 }  # fmt: skip
