@@ -119,6 +119,9 @@ DISPROVED = {
     ("shockwave", ENVY): ONE_GPU,
     ("shockwave", PARETO): GANGS,
     ("shockwave", TRUTH): THREE_JOBS,  # c denies that it can run on the V100, and gets the K80
+    ("bounded_lag", SHARING): ONE_GPU,  # the longer job waits, until it lags
+    ("bounded_lag", ENVY): ONE_GPU,
+    ("bounded_lag", TRUTH): ONE_GPU,  # a job that reports a higher rate appears shorter
     ("sia", SHARING): ONE_GPU,  # one waits
     ("sia", ENVY): ONE_GPU,
     ("sia", PARETO): GANGS,
