@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 START_S: Final = 600.0  # on the clock, for the imports and the trace; they do not count
 GRACE_S: Final = 3.0  # after the limit, in which a cell may end by itself and report how far it is
 _WALL_FACTOR: Final = 20.0  # of the clock to CPU time, on a machine that does much else
-_WALL_MORE_S: Final = 30.0
+_WALL_MORE_S: Final = 90.0
 LIMIT: Final = "limit_s"  # in the results of a cell that was stopped
 _POLL_S: Final = 0.5  # between two checks of the limits
 _ORPHAN_S: Final = 1.0  # between two checks of whether the process that started a cell still lives
