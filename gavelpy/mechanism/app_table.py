@@ -7,6 +7,7 @@ bounded: a full curve keeps every other point, and the newest one. A job that lo
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -54,6 +55,9 @@ class AppTable:
         self.at_rung: dict[int, float] = {}  # jobs that wait at the next rung, with their values there; NaN = none
         self.rungs: dict[str, int] = {}  # number of the next rung, from 0, of brackets with members
         self.ended: dict[int, str] = {}  # jobs that their apps ended, and why
+        self.living: Counter[str] = Counter()  # members of each bracket
+        self.arrived: Counter[str] = Counter()  # of these, at the rung
+        self.touched: dict[str, None] = {}  # brackets that this event may take further; in order
 
     def joined(self, row: int, serial: int, text: str) -> None:
         """A job of an app was submitted."""
@@ -61,6 +65,32 @@ class AppTable:
         if role.rungs:
             self.members[row] = key = f"{serial - role.at}/{role.bracket}"
             self.rungs.setdefault(key, 0)
+            self.living[key] += 1
+        if role.at == role.jobs - 1:  # the app is complete
+            first = f"{serial - role.at}/"
+            self.touched |= {key: None for key in self.rungs if key.startswith(first)}
+
+    def arrive(self, row: int, value: float) -> None:
+        """A member has come to the rung, with this value of its metric."""
+        self.at_rung[row] = value
+        self.arrived[self.members[row]] += 1
+
+    def depart(self, row: int) -> None:
+        """A member continues from the rung."""
+        del self.at_rung[row]
+        self.arrived[self.members[row]] -= 1
+
+    def leave(self, row: int) -> None:
+        """A job is over, or has no rung ahead."""
+        key = self.members.pop(row, None)
+        if key is None:
+            return
+        self.living[key] -= 1
+        self.arrived[key] -= self.at_rung.pop(row, None) is not None
+        self.touched[key] = None
+        if not self.living[key]:
+            for of_bracket in (self.rungs, self.living, self.arrived, self.touched):
+                of_bracket.pop(key, None)
 
     def curve(self, row: int, name: str) -> Curve:
         """What a job reported of a metric."""
@@ -101,6 +131,8 @@ class AppTable:
         self.at_rung = {int(row): float(value) for row, value in state.get("at_rung", {}).items()}
         self.rungs = {str(key): int(rung) for key, rung in state.get("rungs", {}).items()}
         self.ended = {int(row): str(text) for row, text in state.get("ended", {}).items()}
+        self.living = Counter(self.members.values())
+        self.arrived = Counter(self.members[row] for row in self.at_rung)
 
 
 def book(jobs: JobTable, event: MetricsReported) -> None:
@@ -135,8 +167,6 @@ def wait_in_words(jobs: JobTable, row: int) -> str:
     table, rung = jobs.apps, next_rung(jobs, row)
     assert rung is not None, "a job waits at a rung that is ahead"
     key, role = table.members[row], role_of(jobs, row)
-    left = sum(other == key for other in table.members.values()) - sum(
-        table.members.get(other) == key for other in table.at_rung
-    )
+    left = table.living[key] - table.arrived[key]
     others = "1 other job" if left == 1 else f"{left} other jobs"
     return f"waits at {rung.steps:g} steps for {others} of app {role.name}, to be compared with them"

@@ -18,74 +18,76 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gavelpy.mechanism import non_preemptible
-from gavelpy.mechanism.app_table import role_of
+from gavelpy.mechanism.app_table import next_rung, role_of
 from gavelpy.mechanism.commands import Command, KillLease
-from gavelpy.mechanism.events import (
-    CheckpointSaved,
-    IdsReserved,
-    JobCancelled,
-    JobSubmitted,
-    LeaseEnded,
-    MetricsReported,
-    ProgressReported,
-)
+from gavelpy.mechanism.events import NO_INTS, CheckpointSaved, LeaseEnded, MetricsReported, ProgressReported
 from gavelpy.mechanism.gpus import NONE
 from gavelpy.mechanism.lifecycle import JobFact
 from gavelpy.model.apps import AppRole, Direction
+from gavelpy.model.arrays import Ints
 
 if TYPE_CHECKING:
     from gavelpy.mechanism.core import SchedulerCore
     from gavelpy.mechanism.jobs import JobTable
 
-MOVES = (
-    CheckpointSaved, IdsReserved, JobCancelled, JobSubmitted, LeaseEnded, MetricsReported, ProgressReported,
-)  # fmt: skip
+MOVES = (CheckpointSaved, LeaseEnded, MetricsReported, ProgressReported)
 _NAMES = {"successive_halving": "successive halving", "hyperband": "HyperBand"}
 
 
-def advance(core: SchedulerCore) -> list[Command]:
-    """Takes the brackets as far as their jobs have come, after one of the events `MOVES`."""
-    brackets: dict[str, list[int]] = {}
-    for row, key in core.jobs.apps.members.items():
-        brackets.setdefault(key, []).append(row)
-    for key in core.jobs.apps.rungs.keys() - brackets.keys():
-        del core.jobs.apps.rungs[key]  # all its jobs are over
-    commands: list[Command] = []
-    for key, rows in brackets.items():
-        commands += _advance(core, key, rows)
-    return commands
-
-
-def _advance(core: SchedulerCore, key: str, rows: list[int]) -> list[Command]:
+def advance(core: SchedulerCore, rows: Ints = NO_INTS) -> list[Command]:
+    """Takes brackets further: those that are marked, and those of these jobs, on which one of `MOVES` reports."""
     jobs, table = core.jobs, core.jobs.apps
+    come: list[int] = []
+    for row in dict.fromkeys(rows.tolist()):
+        if row in table.members and _arrives(jobs, row):
+            come.append(row)
+            table.touched[table.members[row]] = None
     commands: list[Command] = []
+    while table.touched:
+        key = next(iter(table.touched))
+        del table.touched[key]
+        if key in table.rungs and table.arrived[key] == table.living[key]:
+            commands += _decided(core, key)
+    return [*commands, *_stopped(core, [row for row in come if row in table.at_rung])]
+
+
+def _arrives(jobs: JobTable, row: int) -> bool:
+    """Whether a member has newly come to its rung, which is booked."""
+    table, rung, role = jobs.apps, next_rung(jobs, row), role_of(jobs, row)
+    if rung is None or row in table.at_rung or _steps(jobs, row, role) < rung.steps:
+        return False
+    table.arrive(row, table.curve(row, role.metric).at(rung.steps))
+    jobs.any_gated = True
+    return True
+
+
+def _decided(core: SchedulerCore, key: str) -> list[Command]:
+    """Ends the losers of a bracket at its rung; all its jobs are there. Nothing before the whole app was submitted."""
+    jobs, table = core.jobs, core.jobs.apps
+    rows = [row for row, bracket in table.members.items() if bracket == key]
     role = role_of(jobs, rows[0])
-    is_complete = jobs.ids.next_serial >= int(key.partition("/")[0]) + role.jobs
-    while True:
-        rung = role.rungs[table.rungs[key]]
-        for row in rows:
-            if row not in table.at_rung and _steps(jobs, row, role) >= rung.steps:
-                table.at_rung[row] = table.curve(row, role.metric).at(rung.steps)
-                jobs.any_gated = True
-        if not is_complete or any(row not in table.at_rung for row in rows):
-            return commands + _stopped(core, [row for row in rows if row in table.at_rung])
-        ranked = sorted(rows, key=lambda row: _order(table.at_rung[row], row, role))
-        for place, row in enumerate(ranked[rung.keep :], rung.keep + 1):
-            table.ended[row] = (
-                f"ended by {_NAMES[role.schedule]}: rank {place} of {len(rows)} at {rung.steps:g} steps"
-                f"{_in_words(role.metric, table.at_rung[row])}"
-            )
-            commands += _ended(core, row)
-        rows = sorted(ranked[: rung.keep])
-        for row in rows:
-            del table.at_rung[row]
-        core.disturb()
-        table.rungs[key] += 1
-        if table.rungs[key] == len(role.rungs):
-            del table.rungs[key]
-            for row in rows:
-                del table.members[row]
-            return commands
+    if jobs.ids.next_serial < int(key.partition("/")[0]) + role.jobs:
+        return []
+    rung = role.rungs[table.rungs[key]]
+    ranked = sorted(rows, key=lambda row: _order(table.at_rung[row], row, role))
+    commands: list[Command] = []
+    for place, row in enumerate(ranked[rung.keep :], rung.keep + 1):
+        table.ended[row] = (
+            f"ended by {_NAMES[role.schedule]}: rank {place} of {len(rows)} at {rung.steps:g} steps"
+            f"{_in_words(role.metric, table.at_rung[row])}"
+        )
+        commands += _ended(core, row)
+    core.disturb()
+    is_last = table.rungs[key] + 1 == len(role.rungs)
+    table.rungs[key] += 1
+    for row in sorted(ranked[: rung.keep]):
+        table.depart(row)
+        if is_last:
+            table.leave(row)
+        elif _arrives(jobs, row):  # its steps are beyond the next rung already
+            table.touched[key] = None
+            commands += _stopped(core, [row])
+    return commands
 
 
 def _steps(jobs: JobTable, row: int, role: AppRole) -> float:

@@ -132,9 +132,10 @@ class SchedulerCore:
         self.now_s, self.unmet_jobs = now_s, []
         commands = self._apply(event, now_s)
         if self.jobs.apps.members and isinstance(event, apps.MOVES):
-            commands = [*commands, *apps.advance(self)]
-        if self.jobs.ended_blockers:
+            commands = [*commands, *apps.advance(self, event.jobs)]
+        while self.jobs.ended_blockers or self.jobs.apps.touched:
             job_orders.blockers_ended(self)
+            commands = [*commands, *apps.advance(self)]
         if not (isinstance(event, _KEEPS_NOTHING) or self._is_plain):
             windows.keep(self)
         return commands

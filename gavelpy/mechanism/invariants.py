@@ -302,7 +302,10 @@ def _check_apps(core: SchedulerCore) -> None:
     table, active = core.jobs.apps, set(core.jobs.active.tolist())
     assert table.members.keys() <= active, "a job that is over is in a bracket"
     assert table.at_rung.keys() <= table.members.keys(), "a job waits at a rung that it does not have"
-    assert set(table.members.values()) <= table.rungs.keys(), "a bracket has no next rung"
+    assert set(table.members.values()) == table.rungs.keys(), "brackets with members have a next rung, and no others"
+    assert table.living == Counter(table.members.values()), "the count of members is wrong"
+    assert +table.arrived == Counter(table.members[row] for row in table.at_rung), "the count at a rung is wrong"
+    assert not table.touched, "a bracket was not taken further"
     assert not any(core.jobs.state[row] == JobState.GRANTED for row in table.at_rung), "a job at a rung is to start"
 
 

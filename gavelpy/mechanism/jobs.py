@@ -243,6 +243,8 @@ class JobTable:
         self.state[rows] = states_after(self.state[rows], fact)
         if fact in (JobFact.FINISHED, JobFact.CANCELLED, JobFact.GIVEN_UP):
             self.lists.ended()
+            for row in rows.tolist() if self.apps.members else ():
+                self.apps.leave(row)
             if self.dependents:
                 self.ended_blockers += [row for row in rows.tolist() if row in self.dependents]
             for kept in (
@@ -253,8 +255,6 @@ class JobTable:
                 self.valued,
                 self.lost_leases,
                 self.loss_nodes,
-                self.apps.members,
-                self.apps.at_rung,
             ):
                 for row in rows.tolist() if kept else ():
                     kept.pop(row, None)

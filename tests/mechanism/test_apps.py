@@ -9,7 +9,7 @@ import pytest
 
 from gavelpy.errors import InvalidInput
 from gavelpy.journal.codec import decode, decode_state, encode, encode_state
-from gavelpy.mechanism.app_table import NAMES_MAX, POINTS_MAX, Curve, steps_max
+from gavelpy.mechanism.app_table import NAMES_MAX, POINTS_MAX, AppTable, Curve, steps_max
 from gavelpy.mechanism.commands import Command, KillLease
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import (
@@ -323,6 +323,22 @@ def test_a_core_with_metrics_needs_a_new_snapshot_and_one_without_does_not() -> 
 
     assert before < METERED == snapshot(core)["version"]
     assert restored(core).jobs.apps.curve(0, "loss") == Curve((5.0,), (0.5,))
+
+
+def test_the_cost_of_a_report_does_not_grow_with_the_app() -> None:
+    """Counted, not timed: a report looks at its own job only."""
+    seen: list[int] = []
+    core = running_app(30, (100, 1))
+    core.jobs.apps.next_rung = lambda row, text: seen.append(row) or AppTable.next_rung(core.jobs.apps, row, text)
+
+    core.handle(
+        MetricsReported(
+            *(np.array([7]), core.jobs.lease[7:8].copy(), np.array([0])), np.array([50.0]), np.array([0.5]), ("loss",)
+        ),
+        core.now_s,
+    )
+
+    assert seen == [7]
 
 
 def test_the_end_of_a_lease_at_the_rung_after_its_report_is_booked_once() -> None:
