@@ -44,6 +44,9 @@ PodsOption = Annotated[
 TraceFileOption = Annotated[
     Path, typer.Option("--trace", metavar="FILE", help="Shockwave's trace (12 columns): 120_jobs_dynamic.trace.")
 ]
+WorkloadOption = Annotated[
+    Path, typer.Option("--workload", metavar="FILE", help="One of Sia's workloads, with its profiles in ../profiles.")
+]
 LoadOption = Annotated[
     float,
     typer.Option(metavar="X", parser=o.number(0.01, 10), help="GPUs that tasks need in all, as a share of the GPUs."),
@@ -272,6 +275,41 @@ def shockwave(
         return SHOCKWAVE
 
     _reproduce(find, _OnTrace(trace), throughputs, figures, output)
+
+
+@dataclass(frozen=True)
+class _OnWorkload(_OnTrace):
+    full: bool
+
+    def size(self) -> dict[str, Any]:  # Any: of several types
+        """Fields of the size."""
+        return {**super().size(), "is_full": self.full}
+
+
+@app.command()
+def sia(
+    workload: WorkloadOption,
+    full: PaperSizeOption = False,
+    figures: so.FiguresOption = None,
+    output: o.OutputOption = Output.TABLE,
+) -> None:
+    """Sia, Pollux and max-min fairness on Sia's workloads.
+
+    Workloads and profiles are those of its artifact (github.com/siasosp23/artifacts). By default the first 40 jobs;
+    with --full all jobs of all workloads of the same kind (philly, newtrace) next to this one.
+
+    \b
+    Examples:
+      gavel reproduce sia --workload workloads/philly-workload-1.csv
+      gavel reproduce sia --workload workloads/newtrace-workload-1.csv --full -o json
+    """
+
+    def find() -> PublishedFigure:
+        from gavelpy.reproduction.sia import SIA
+
+        return SIA
+
+    _reproduce(find, _OnWorkload(workload, full), None, figures, output)
 
 
 @app.command()

@@ -33,10 +33,10 @@ from gavelpy.traces.source import Head, TraceFile
 _COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
 _PLACEMENTS = ("placement", "local_bsz", "step_time", "sync_time")
 _SCALABILITY = ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")
-_VALIDATION = ("progress", "iteration", "metric", "grad_sqr", "grad_var")
+VALIDATION = ("progress", "iteration", "metric", "grad_sqr", "grad_var")
 _DIVISORS = {"local_bsz", "step_time"}
 _NAME_MAX = 100  # characters of an application, which is part of the names of files
-_CLUSTERS: Mapping[str, str] = {"t4": "aws", "rtx2080ti": "rtx", "a100": "dgx-ext", "rtx6000": "quad"}
+CLUSTERS: Mapping[str, str] = {"t4": "aws", "rtx2080ti": "rtx", "a100": "dgx-ext", "rtx6000": "quad"}
 
 
 class SiaReader:
@@ -52,7 +52,7 @@ class SiaReader:
     def read(self, path: Path, options: ReadOptions) -> Trace:  # noqa: ARG002  # nothing is drawn
         """The trace."""
         source = TraceFile(path)
-        profiles = _Profiles(path)
+        profiles = SiaProfiles(path)
         found: list[tuple[float, JobSpec]] = []
         for place, cell in cells_of(csv_table(source.lines(), source.file), _COLUMNS):
             found.append((place.number("time", cell["time"]), _job(cell, place, profiles)))
@@ -71,7 +71,7 @@ class SiaReader:
         return Trace(jobs, arrival_s - arrival_s[0], path.name.partition(".")[0], provenance=provenance)
 
 
-def _job(cell: Row, place: Place, profiles: _Profiles) -> JobSpec:
+def _job(cell: Row, place: Place, profiles: SiaProfiles) -> JobSpec:
     application = cell["application"]
     gpus = place.whole("num_replicas", cell["num_replicas"], 1, GPUS_MAX)
     batch = place.whole("batch_size", cell["batch_size"], 1)
@@ -92,8 +92,8 @@ def _job(cell: Row, place: Place, profiles: _Profiles) -> JobSpec:
         raise place.error("application, batch_size", allowed, f"{application}, {batch}") from error
 
 
-class _Profiles:
-    """The profiles that jobs of one workload need; each file is read once."""
+class SiaProfiles:
+    """The profiles next to one workload; each file is read once."""
 
     def __init__(self, workload: Path) -> None:
         places = [folder / "profiles" for folder in (workload.parent, workload.parent.parent)]
@@ -104,30 +104,30 @@ class _Profiles:
         self.hashes: dict[str, str] = {}
         self.steps = cache(self._steps)
         self.rates = cache(self._rates)
-        self._table = cache(self._read)
+        self.table = cache(self._read)
+        self._placements = cache(self._on_fewest_nodes)
 
     def _steps(self, application: str, batch: int) -> float:
-        return float(self._table(f"{application}-validation-{batch}.csv", _VALIDATION)["iteration"][-1])
+        return float(self.table(f"{application}-validation-{batch}.csv", VALIDATION)["iteration"][-1])
 
     def _rates(self, application: str, gpus: int, batch: int) -> dict[str, float]:
         found: dict[str, float] = {}
-        for gpu_type, cluster in _CLUSTERS.items():
+        for gpu_type, cluster in CLUSTERS.items():
             try:
-                found[gpu_type] = 1.0 / self._step_s(application, cluster, gpus, batch)
+                found[gpu_type] = 1.0 / self.step_s(application, cluster, gpus, batch)
             except FileNotFoundError:
                 continue
         if not found:
             raise FileNotFoundError(2, "", f"{application}-placements-*.csv")
         return found
 
-    def _step_s(self, application: str, cluster: str, gpus: int, batch: int) -> float:
-        table = self._table(f"{application}-placements-{cluster}.csv", _PLACEMENTS)
-        texts = [str(int(placement)) for placement in table["placement"].tolist()]
-        nodes = [len(text) if sum(map(int, text)) == gpus else math.inf for text in texts]
-        if min(nodes) < math.inf:
-            chosen = min((n, text) for n, text in zip(nodes, texts, strict=True))[1]
-            return _interpolated(table, np.array([text == chosen for text in texts]), batch / gpus)
-        table = self._table(f"{application}-scalability-{cluster}.csv", _SCALABILITY)
+    def step_s(self, application: str, cluster: str, gpus: int, batch: int) -> float:
+        """Seconds of a step on the fewest nodes of a profiled cluster. Raises FileNotFoundError without a profile."""
+        table = self.table(f"{application}-placements-{cluster}.csv", _PLACEMENTS)
+        on_fewest = self._placements(application, cluster)
+        if gpus in on_fewest:
+            return _interpolated(table, table["placement"] == on_fewest[gpus], batch / gpus)
+        table = self.table(f"{application}-scalability-{cluster}.csv", _SCALABILITY)
         sizes = np.unique(table["num_replicas"])
         times = []
         for size in sizes.tolist():
@@ -136,6 +136,12 @@ class _Profiles:
             times.append(_interpolated(table, mine, batch / gpus))
         return float(np.interp(gpus, sizes, times))
 
+    def _on_fewest_nodes(self, application: str, cluster: str) -> dict[int, float]:
+        """The profiled placement on the fewest nodes, such as 44, by its number of GPUs; ties: the first as a text."""
+        table = self.table(f"{application}-placements-{cluster}.csv", _PLACEMENTS)
+        texts = sorted({str(int(one)) for one in table["placement"].tolist()}, key=lambda text: (len(text), text))
+        return {sum(map(int, text)): float(text) for text in reversed(texts)}
+
     def _read(self, name: str, columns: tuple[str, ...]) -> dict[str, Floats]:
         if not (self.directory / name).is_file():
             raise FileNotFoundError(2, "", name)
@@ -143,7 +149,7 @@ class _Profiles:
         rows = [
             [
                 place.number(column, cell[column], positive=column in _DIVISORS)
-                for column in columns[: 2 if columns == _VALIDATION else None]
+                for column in columns[: 2 if columns == VALIDATION else None]
             ]
             for place, cell in cells_of(csv_table(source.lines(), source.file), columns)
         ]

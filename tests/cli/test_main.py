@@ -36,6 +36,7 @@ COMMANDS = (
     ("reproduce", "fgd"),
     ("reproduce", "fig8"),
     ("reproduce", "shockwave"),
+    ("reproduce", "sia"),
     ("reproduce", "cost"),
 )
 

@@ -1,0 +1,127 @@
+"""Sia, Pollux and Gavel's max-min fairness on Sia's workloads with its profiles: a part of its table 3.
+
+The cluster is that of the table, 6 nodes of 4 T4, 3 of 8 RTX 2080 Ti and 2 of 8 A100. `sia` and `pollux` run elastic
+jobs at the goodput of the profiles (`sia_goodput`), in rounds of 60 s; `max_min_fairness` runs the rigid jobs of the
+workload, at the tuned number of GPUs and batch size, in rounds of 360 s by the rules of the original Gavel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gavelpy.errors import InvalidInput
+from gavelpy.model.cluster import Cluster
+from gavelpy.policies.base import PolicyRun
+from gavelpy.report.plots import POLICY_COLOURS, Axis, Figure, PlotCurve
+from gavelpy.reproduction.published import UNKNOWN, FigureSize, PublishedFigure, Reproduction, Row
+from gavelpy.reproduction.sia_goodput import elastic, rigid
+from gavelpy.simulator.compare import compare
+from gavelpy.simulator.conditions.job_costs import CostsOfType, JobCosts
+from gavelpy.simulator.conditions.spec import Conditions
+from gavelpy.simulator.settings import Costs, SimulationSettings, preset
+from gavelpy.traces.reader import read_trace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gavelpy.model.arrays import Floats
+    from gavelpy.model.job import Trace
+
+NODES = {"t4": (6, 4), "rtx2080ti": (3, 8), "a100": (2, 8)}  # nodes of each type, and the GPUs of each
+FEW_JOBS = 40  # of the small form
+RIGID = "max_min_fairness"
+POLICIES = ("sia", "pollux", RIGID)
+START_S: Mapping[str, float] = {"deepspeech2": 25, "cifar10": 30, "yolov3": 45, "bert": 120, "imagenet": 250}
+OTHER_START_S = 30.0
+JCT, TAIL, MAKESPAN = "average JCT h", "99th percentile of JCT h", "makespan h"
+PUBLISHED: Mapping[str, Mapping[str, tuple[float, float, float]]] = {
+    "philly": {"sia": (0.6, 9.5, 14.2), "pollux": (1.0, 14.9, 24.5), RIGID: (1.9, 30.0, 33.8)},
+    "newtrace": {"sia": (0.7, 4.6, 52.2), "pollux": (1.5, 10.3, 62.3), RIGID: (11.3, 98.1, 110.0)},
+}
+"""Average JCT, its 99th percentile and makespan in hours, by kind of workload and policy. Source: Sia, table 3."""
+
+
+def sia_settings(policy: str) -> SimulationSettings:
+    """Rounds of 60 s for Sia and Pollux; the original rules with rounds of 360 s for max-min; starts by application."""
+    starts = JobCosts(types={name: CostsOfType(start=start_s) for name, start_s in START_S.items()})
+    costs = {"costs": Costs(0.0, OTHER_START_S, 0.0), "conditions": Conditions(costs=starts)}
+    base = preset("gavel-osdi20") if policy == RIGID else SimulationSettings()
+    mechanism = replace(base.mechanism, round_s=360.0)
+    if policy != RIGID:
+        mechanism = replace(mechanism, round_s=60.0, solve_interval_s=60.0, lease_min_s=0.0, move_lag_s=0.0)
+    return replace(base, mechanism=mechanism, **costs)  # type: ignore[arg-type]  # fields of two types
+
+
+def cluster() -> Cluster:
+    """The cluster of the table."""
+    of_type = [Cluster.of({name: count * gpus}, gpus_per_node=gpus) for name, (count, gpus) in NODES.items()]
+    return Cluster(tuple(node for one in of_type for node in one.nodes), tuple(NODES))
+
+
+def table(size: FigureSize) -> Reproduction:
+    """Simulates the policies on the workload, or on all of its kind next to it."""
+    if size.trace is None:
+        raise InvalidInput("workload must be given: a file of Sia's workloads, with `profiles` next to their directory")
+    kind = size.trace.name.partition("-")[0]
+    paths = sorted(size.trace.parent.glob(f"{kind}-workload-*.csv")) if size.is_full else [size.trace]
+    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in POLICIES}
+    times: dict[str, list[Floats]] = {name: [] for name in POLICIES}
+    for path in paths:
+        trace = read_trace(path)
+        trace = trace if size.is_full else first_jobs(trace, FEW_JOBS)
+        for name in POLICIES:
+            jct_h, makespan_h = _run(name, trace, path, size)
+            found[name].append((float(jct_h.mean()), float(np.percentile(jct_h, 99)), makespan_h))
+            times[name].append(jct_h)
+    at = f"{kind}: {len(paths)} workload{'s' * (len(paths) > 1)}"
+    unknown = (UNKNOWN,) * 3
+    rows = [
+        Row(at, name, quantity, published, ours)
+        for name in POLICIES
+        for quantity, published, ours in zip(
+            (JCT, TAIL, MAKESPAN),
+            PUBLISHED.get(kind, {}).get(name, unknown),
+            np.mean(found[name], axis=0).tolist(),
+            strict=True,
+        )
+    ]
+    remarks = () if size.is_full else (f"only the first {FEW_JOBS} jobs; --full has the workloads of the paper",)
+    used = {"workloads": [path.name for path in paths], "nodes": NODES, "start_s": dict(START_S)}
+    return Reproduction(tuple(rows), (_figure(times),), used, remarks)
+
+
+def first_jobs(trace: Trace, count: int) -> Trace:
+    """The jobs that arrive first."""
+    columns = {name: getattr(trace, name)[:count] for name in ("jobs", "arrival_s", "cancelled_s")}
+    return replace(trace, **columns)
+
+
+def _run(name: str, trace: Trace, path: Path, size: FigureSize) -> tuple[Floats, float]:
+    """JCT of each job, and the makespan, in hours."""
+    jobs = rigid(trace) if name == RIGID else elastic(trace, path)
+    settings, progress = sia_settings(name), size.progress_of(path.stem)
+    result = compare(jobs, cluster(), [PolicyRun(name)], settings=settings, progress=progress)[name]
+    finish_s = result.history.finish_s[: len(jobs)]
+    return (finish_s - jobs.arrival_s) / 3600.0, float(finish_s.max()) / 3600.0
+
+
+def _figure(times: Mapping[str, list[Floats]]) -> Figure:
+    curves = []
+    for (name, parts), colour in zip(times.items(), POLICY_COLOURS, strict=False):
+        jct_h = np.sort(np.concatenate(parts))
+        curves.append(PlotCurve(name, jct_h, np.arange(1, len(jct_h) + 1) / len(jct_h), colour))
+    return Figure("jct", "Completion times on Sia's workloads", Axis("JCT (h)"), Axis("jobs"), tuple(curves))
+
+
+SIA = PublishedFigure(
+    "sia",
+    "Sia: completion times on 64 GPUs of three types",
+    "Subramanya et al., SOSP '23, table 3 (GPU types and numbers of GPUs by goodput; tuned rigid jobs for Gavel)",
+    "goodput is known from the start and a mean over each job's progress, and workers are placed without interference: "
+    "see docs/reproduction.md",
+    table,
+)
