@@ -52,7 +52,7 @@ from gavelpy.solve.certificate import (
 from gavelpy.solve.finish_time_search import KIND, Curves, Rising, by_highs, prices_of_own
 from gavelpy.solve.objective import MaxSum, MinMaxFinishTime
 from gavelpy.solve.prices.height import height
-from gavelpy.solve.prices.newton import NEWTON_MIN
+from gavelpy.solve.prices.starting_prices import NEWTON_MIN
 from gavelpy.solve.program import Program, best_rate_steps_per_s, program_of
 from gavelpy.solve.solver import CAREFUL, NUMPY_ROWS_MAX, QUICK, HighsEffort, Solver
 

@@ -20,7 +20,7 @@ from gavelpy.solve.finish_time_search import KIND, Curves, Rising, prices_of_own
 from gavelpy.solve.objective import MinMaxFinishTime
 from gavelpy.solve.prices.distinct import few_are_near
 from gavelpy.solve.prices.highest_level import highest
-from gavelpy.solve.prices.newton import NEWTON_MIN
+from gavelpy.solve.prices.starting_prices import NEWTON_MIN
 from gavelpy.solve.prices.table import Table, fixed
 from gavelpy.solve.prices.vertex import Mix
 from gavelpy.solve.program import APART

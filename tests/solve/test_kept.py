@@ -144,7 +144,7 @@ def structure(seed: int) -> tuple[Answered | None, Answered | None]:
 def engine_exact(dual: Dual) -> Point | None:
     """The exact prices and level, by HiGHS on the whole program."""
     from gavelpy.solve.prices.crossover import exact
-    from gavelpy.solve.prices.newton import by_highs_level, by_highs_sum
+    from gavelpy.solve.prices.starting_prices import by_highs_level, by_highs_sum
 
     solver = Solver()
     if dual.level_max is None:

@@ -12,7 +12,7 @@ from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.certificate import GAP_MAX, VIOLATION_MAX
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin, MaxSum
-from gavelpy.solve.prices import newton, pivots
+from gavelpy.solve.prices import pivots, starting_prices
 from gavelpy.solve.prices.pivots import most_gain
 from gavelpy.solve.prices.table import Table
 from gavelpy.solve.solver import Solver
@@ -152,7 +152,7 @@ def test_a_search_may_begin_at_the_level_of_highs(seed: int) -> None:
     table, problem, _ = gains(seed, gpus_per_job=0.5)
     rate = replace(table, gain=np.zeros((0, 3)))
 
-    point = newton.by_highs_level(rate, 1.0 / problem.weight, float(problem.weight.min()), Solver())
+    point = starting_prices.by_highs_level(rate, 1.0 / problem.weight, float(problem.weight.min()), Solver())
 
     assert point is not None
     assert point.level == pytest.approx(best_level(problem, problem.weight), rel=1e-8)
@@ -162,7 +162,7 @@ def test_a_search_may_begin_at_the_level_of_highs(seed: int) -> None:
 def test_a_search_may_begin_at_the_prices_of_highs(seed: int) -> None:
     table, problem, floor = gains(seed, gpus_per_job=0.5)
 
-    point = newton.by_highs_sum(table, floor, Solver())
+    point = starting_prices.by_highs_sum(table, floor, Solver())
 
     assert point is not None
     assert point.price == pytest.approx(solve(problem, MaxSum(problem.weight, floor)).shadow_prices, rel=1e-6, abs=1e-9)
@@ -172,7 +172,7 @@ def test_a_search_may_begin_at_the_prices_of_highs(seed: int) -> None:
 def test_newton_and_highs_lead_to_the_same_level(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = random_problem(seed, jobs=100)
     by_highs = solve(problem, MaxMin(np.ones(100)))
-    monkeypatch.setattr(newton, "NEWTON_MIN", 0)
+    monkeypatch.setattr(starting_prices, "NEWTON_MIN", 0)
 
     by_newton = solve(problem, MaxMin(np.ones(100)))
 

@@ -18,7 +18,8 @@ from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin, MaxMinLexicographic, MaxSum, MinMaxFinishTime, Objective
 from gavelpy.solve.prices import certified, engine, highest_level, numba_search, pivots
 from gavelpy.solve.prices.crossover import exact
-from gavelpy.solve.prices.newton import Dual, Point, near_sum
+from gavelpy.solve.prices.newton import Dual, Point
+from gavelpy.solve.prices.starting_prices import near_sum
 from gavelpy.solve.prices.table import Fixed, Table, jobs_of
 from gavelpy.solve.prices.vertex import unique
 from gavelpy.solve.solver import NUMPY_ROWS_MAX, Solver

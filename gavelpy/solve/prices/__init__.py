@@ -20,7 +20,8 @@ Modules:
     newton_kernels      Newton's steps, in numba
     curve_kernels       roots of needs that bend, in numba, and certificates of finish times
     bent_kernels        Newton's steps on the tangents of such needs, in one call
-    newton              approximate prices: Newton's method on the dual function, HiGHS or the interior point
+    newton              approximate prices by Newton's method on the dual function
+    starting_prices     prices to begin with, by HiGHS, Newton's method or the interior point
     crossover           from approximate prices to the exact optimum, by small linear programs
     kept                problems that differ by a few jobs from the last one
     kept_kernels        the same in numba: what is known of jobs that stay

@@ -23,8 +23,9 @@ from gavelpy.solve.linear import TRACE
 from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
 from gavelpy.solve.prices.certified import proved, ray_at
 from gavelpy.solve.prices.crossover import ATTEMPTS, exact
-from gavelpy.solve.prices.newton import NEWTON_MIN, PRICE_FLOOR, Dual, Point, near, near_level, near_sum, roughly_level
+from gavelpy.solve.prices.newton import PRICE_FLOOR, Dual, Point, near
 from gavelpy.solve.prices.pivots import has_few_pivots, most_gain
+from gavelpy.solve.prices.starting_prices import NEWTON_MIN, near_level, near_sum, roughly_level
 from gavelpy.solve.prices.table import (
     Fixed,
     Jobs,

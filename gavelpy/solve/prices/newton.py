@@ -1,4 +1,4 @@
-"""The dual function of a linear problem, and approximate optimal prices: by Newton's method, or to begin with.
+"""The dual function of a linear problem, and approximate optimal prices by Newton's method.
 
 The dual of a level problem is the level τ at which the cost of all needs at prices p equals the value of the GPUs:
 Σ_i c_i(τ; p) = p·W. Every p gives a bound, and the least bound is the optimum. With many jobs this function is almost
@@ -7,11 +7,6 @@ smooth. At the optimum the GPUs used are those that exist:
     used(p, τ) = W,   in which   d used/dτ = drift   and   d used/dp = -curvature   (smoothed over a width).
 
 Only ratios of prices matter there, and they are scaled to drift·p = 1. A sum has no level, and its prices have a unit.
-
-Prices to begin with (`near_level`, `near_sum`) are from one of three methods. For some hundred classes: HiGHS on the
-whole program, as Newton's method needs the numba kernels, which take long to load. For more: Newton's method from equal
-prices. If these fail: a block interior point, which types that are nearly free do not slow down; 3 to 50 times slower.
-The exact step follows in each case, so the rounding of these prices is in no answer.
 """
 
 from __future__ import annotations
@@ -24,10 +19,7 @@ from types import ModuleType
 import numpy as np
 
 from gavelpy.model.arrays import Bools, Floats, Ints
-from gavelpy.solve.interior import Form, Level, Sum, optimum
 from gavelpy.solve.prices.table import Bends, Lines, Needs, Sweep, Table, compiled, kernels
-from gavelpy.solve.small_programs import BoxedModel, solve_small
-from gavelpy.solve.solver import Solver
 
 PRICE_FLOOR = 1e-12  # of the highest price: price of a free type, so that no job uses it without need
 _EXCESS = 2e-4  # of a type's GPUs: excess demand from which the exact step continues
@@ -35,7 +27,7 @@ _JOBS, _PART = 32.0, 0.06  # if `best_prices` follows: the GPUs of this many job
 _STEPS_MAX = 40
 _IDLE, _IDLE_OF_MANY = 1e-5, 1e-6  # relative fall of the bound in a step that achieves nothing; of compiled steps
 _IDLE_STEPS = 4  # that may follow each other
-_FIRST_STEPS = 6  # after which the bound shows whether a level of some interest can be reached
+FIRST_STEPS = 6  # after which the bound shows whether a level of some interest can be reached
 _LEAP = 1.0  # largest change of the logarithm of a price in a step
 _SHORTEST, _SHORTER, _SHORT = 0.05, 0.3, 0.7  # fractions of a step that was too long
 _LONGER = 4.0  # factor from one step to the next
@@ -47,8 +39,7 @@ _SAMPLE_PART, _SAMPLE_LEAST, _SAMPLE_MOST = 8, 1024, 8192  # one job of so many;
 _ROUGH_PART, _ROUGH_LEAST = 16, 512  # the same if rough prices are near enough
 _CONVERGED = 10.0  # excess below which more steps in a sample bring a point no nearer
 _SAMPLED = 4  # times a sample's jobs: for fewer, a sample saves nothing
-_UNSURE = 0.1  # relative: closer to the limit, a sample's bound does not show whether it can be reached
-_SAMPLE_ERROR, _ROUGH_ERROR = 0.02, 0.05  # relative error of a sample's prices
+_SAMPLE_ERROR, ROUGH_ERROR = 0.02, 0.05  # relative error of a sample's prices
 _KINKS = 10.0  # jobs whose kinks a width should contain
 _NEGLIGIBLE = 1e-3  # of the highest price: a type below it that is not used up is free
 
@@ -110,20 +101,20 @@ def near(dual: Dual, start: Point) -> Point:
 
     Most steps use a sample of many jobs, with their part of the GPUs, unless `start` is the point of such steps.
     """
-    few = _sampled(dual)
+    few = sampled(dual)
     if few is None:
-        return _descend(dual, start, _WIDE)
+        return descend(dual, start, _WIDE)
     if start.excess > _CONVERGED:
-        start = _descend(few, start, _WIDE)
-    return _descend(dual, Point(start.price, start.level), _ROUGH_ERROR if dual.is_rough else _SAMPLE_ERROR)
+        start = descend(few, start, _WIDE)
+    return descend(dual, Point(start.price, start.level), ROUGH_ERROR if dual.is_rough else _SAMPLE_ERROR)
 
 
 def roughly(dual: Dual, start: Point) -> Point:
     """The best point of a few steps from `start`, for searches that need no better one; of a sample of many jobs."""
-    return _descend(_sampled(dual) or dual, start, _WIDE, _FIRST_STEPS)
+    return descend(sampled(dual) or dual, start, _WIDE, FIRST_STEPS)
 
 
-def _sampled(dual: Dual) -> Dual | None:
+def sampled(dual: Dual) -> Dual | None:
     """The problem of a sample of the jobs; None if they are few."""
     K = len(dual.table.gpus)
     part, least = (_ROUGH_PART, _ROUGH_LEAST) if dual.is_rough else (_SAMPLE_PART, _SAMPLE_LEAST)
@@ -131,7 +122,7 @@ def _sampled(dual: Dual) -> Dual | None:
     return None if _SAMPLED * sample > K else dual.sampled(np.arange(0, K, K // sample))
 
 
-def _descend(dual: Dual, start: Point, width: float, steps_max: int | None = None) -> Point:
+def descend(dual: Dual, start: Point, width: float, steps_max: int | None = None) -> Point:
     """Newton's steps. A step that increases the dual function is undone and shortened."""
     table, W = dual.table, dual.table.gpu_counts
     job = float(table.load.mean())
@@ -257,111 +248,3 @@ def _step(
     step = np.zeros(len(price))
     step[a] = answer[:N]
     return step, float(answer[N]) if leveled else 0.0
-
-
-NEWTON_MIN = 256  # classes; below, HiGHS finds prices as fast as Newton's method
-_FIRST_LEVEL = 0.7  # of the level of an even split for a job of median value at its best rate
-_INSIDE = 1e-9  # gap at which an interior point is close enough
-
-
-def roughly_level(dual: Dual, value: Floats) -> Point:
-    """The point after the first steps to the highest level, of all jobs or of a sample.
-
-    If its bound is above the least of the values, (K,), that value is probably the limit of the level.
-    """
-    dual, limit, W = replace(dual, is_rough=True), float(value.min()), dual.table.gpu_counts
-    table = dual.table
-    level = min(limit, _FIRST_LEVEL * float(np.median(value)) * W.sum() / table.load.sum())
-    start = Point(np.ones(len(W)), level)
-    found = roughly(dual, start)
-    if abs(found.bound - limit) > _UNSURE * limit or _sampled(dual) is None:
-        return found
-    return _descend(dual, Point(found.price, found.level), _ROUGH_ERROR, _FIRST_STEPS)
-
-
-def near_level(dual: Dual, value: Floats, solver: Solver, start: Point | None, *, inside: bool) -> Point:
-    """A point near the highest level; if its bound is the least of the values, (K,), that value may be the limit.
-
-    `inside`: by the interior point; else from `start`, if it is given.
-    """
-    table, limit = dual.table, float(value.min())
-    if inside:
-        at = optimum(_form(table, Level(np.zeros(len(value)), 1.0 / value)), _INSIDE)
-        level = min(at.level, limit)
-        return Point(_floored(at.prices), level, bound=min(level * (1 + 10 * _INSIDE), limit))
-    found = by_highs_level(table, 1.0 / value, limit, solver) if len(value) < NEWTON_MIN else None
-    return found or near(replace(dual, is_rough=True), start or roughly_level(dual, value))
-
-
-def near_sum(dual: Dual, floor: Floats, solver: Solver, *, inside: bool) -> Point:
-    """A point near the highest sum of gains that gives every class its floor, (K,)."""
-    table = dual.table
-    if inside:
-        return Point(_floored(optimum(_form(table, Sum(table.gain, floor)), _INSIDE).prices), 0.0)
-    found = by_highs_sum(table, floor, solver) if len(floor) < NEWTON_MIN else None
-    if found is not None:
-        return found
-    per_gpu = table.gain.max(axis=1) / table.gpus
-    return near(replace(dual, is_rough=True), Point(np.full(len(table.gpu_counts), float(per_gpu.mean())), 0.0))
-
-
-def _form(table: Table, goal: Level | Sum) -> Form:
-    return Form(table.rate, table.gpus, table.count, table.gpu_counts, goal)
-
-
-def _floored(price: Floats) -> Floats:
-    floored: Floats = np.maximum(price, PRICE_FLOOR * price.max())
-    return floored
-
-
-def by_highs_level(table: Table, per_level: Floats, level_max: float, solver: Solver) -> Point | None:
-    """Prices of the highest level up to `level_max`; a unit of level needs the rate `per_level`. None: not found."""
-    K = len(per_level)
-    unit = min(level_max, float(table.gpu_counts.sum() / (table.load @ per_level)))
-    model = _model(table, np.zeros(K), np.zeros(table.rate.shape))
-    column = np.arange(K, dtype=np.int32)
-    model = BoxedModel(
-        start=np.append(model.start, model.start[-1] + K).astype(np.int32),
-        row=np.concatenate([model.row, column]),
-        value=np.concatenate([model.value, -per_level * unit]),
-        row_lower=model.row_lower,
-        row_upper=model.row_upper,
-        cost=np.append(model.cost, -float(K)),  # so that the duals of the rates are about 1
-        lower=np.append(model.lower, 0.0),
-        upper=np.append(model.upper, level_max / unit),
-    )
-    found = solve_small(solver, model)
-    if found is None:
-        return None
-    level = level_max if found.column[-1] >= model.upper[-1] else float(found.column[-1]) * unit
-    return Point(_prices(table, found.row_dual), level, bound=level)
-
-
-def by_highs_sum(table: Table, floor: Floats, solver: Solver) -> Point | None:
-    """Prices of the highest sum of gains that gives every class its floor, (K,); None if they are not found."""
-    unit = float(table.gain.max()) or 1.0
-    found = solve_small(solver, _model(table, floor, table.gain / unit))
-    return None if found is None else Point(_prices(table, found.row_dual) * unit, 0.0)
-
-
-def _model(table: Table, floor: Floats, gain: Floats) -> BoxedModel:
-    """Rows: rates, times, GPUs as fractions of a type. Columns: classes by types."""
-    K, T = table.rate.shape
-    k, t = np.nonzero(table.rate > 0)
-    rows = np.column_stack([k, K + k, 2 * K + t])
-    values = np.column_stack([table.rate[k, t], np.ones(len(k)), table.load[k] / table.gpu_counts[t]])
-    free = np.full(K, np.inf)
-    return BoxedModel(
-        start=np.arange(0, 3 * len(k) + 1, 3, dtype=np.int32),
-        row=rows.ravel().astype(np.int32),
-        value=values.ravel(),
-        row_lower=np.concatenate([floor, -free, np.full(T, -np.inf)]),
-        row_upper=np.concatenate([free, np.ones(K + T)]),
-        cost=-table.count[k] * gain[k, t],
-        lower=np.zeros(len(k)),
-        upper=np.full(len(k), np.inf),
-    )
-
-
-def _prices(table: Table, row_dual: Floats) -> Floats:
-    return _floored(np.maximum(-row_dual[-len(table.gpu_counts) :], 0.0) / table.gpu_counts)
