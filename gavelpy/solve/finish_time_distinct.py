@@ -57,8 +57,7 @@ def best_finish_time_of_distinct(
         return None
     if mix is None or not -np.inf < mix.level < np.inf:
         return None
-    share = _cleaned(problem, jobs, mix)
-    return None if share is None else _proved(problem, jobs, mix, share)
+    return _proved(problem, jobs, mix, _cleaned(problem, jobs, mix))
 
 
 def _jobs_of(problem: AllocationProblem, objective: MinMaxFinishTime) -> _Jobs | None:
@@ -81,14 +80,13 @@ def _jobs_of(problem: AllocationProblem, objective: MinMaxFinishTime) -> _Jobs |
     return _Jobs(best, table, Curves(isolated, age, cap), per_gpu)
 
 
-def _cleaned(problem: AllocationProblem, jobs: _Jobs, mix: Mix) -> Floats | None:
-    """The times (J, T) without rounding, as `certificate.repaired` writes them; None if a job lacks time."""
+def _cleaned(problem: AllocationProblem, jobs: _Jobs, mix: Mix) -> Floats:
+    """The times (J, T) without rounding, as `certificate.repaired` writes them."""
     from gavelpy.solve.prices.curve_kernels import cleaned
 
     share = np.array(mix.time)
     needs = jobs.curves.targets(-mix.level)
-    if not cleaned(fixed(problem.member_rate_steps_per_s), fixed(jobs.best), needs, NOISE, DUST, DEFICIT, share):
-        return None
+    cleaned(fixed(problem.member_rate_steps_per_s), fixed(jobs.best), needs, NOISE, DUST, DEFICIT, share)
     over = np.maximum(np.einsum("ct->c", share), 1.0)
     if over.max() > 1.0:
         share = share / over[:, None]

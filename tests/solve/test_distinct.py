@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.problems import Mix, draw
 from gavelpy.model.problem import AllocationProblem
+from gavelpy.policies.base import policy_from
 from gavelpy.solve import ladder
 from gavelpy.solve.finish_time_distinct import best_finish_time_of_distinct
 from gavelpy.solve.objective import MaxMin, MaxSum, MinMaxFinishTime, Objective
@@ -59,6 +60,22 @@ def test_finish_times_have_the_bytes_of_the_other_road(
     monkeypatch.setattr(ladder, "search_kernels", lambda: None)
 
     assert answer_of(replace(problem), objective) == at_once
+
+
+@pytest.mark.parametrize(("load", "seed"), [(0.1, 1), (0.33, 2)])
+def test_jobs_that_lack_time_for_their_need_get_it_on_both_roads(
+    load: float, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Needs of old jobs with little left bend so much that their tangents are wrong by more than is allowed."""
+    problem, policy = draw(8192, 3, Mix.DISTINCT, load=load, seed=seed).problem(), policy_from("finish_time_fairness")
+    monkeypatch.setattr(ladder, "search_kernels", lambda: numba_search)
+    at_once = policy.allocate(problem)
+    monkeypatch.setattr(ladder, "search_kernels", lambda: None)
+
+    again = policy.allocate(replace(problem))
+
+    assert at_once.certificate.gap > 0.0  # the lifted job has another ratio than the rest
+    assert (at_once.share.tobytes(), at_once.certificate.gap) == (again.share.tobytes(), again.certificate.gap)
 
 
 def changed(problem: AllocationProblem, kind: str) -> AllocationProblem:

@@ -136,6 +136,42 @@ def test_of_two_thousand_searches_of_ratios_few_divide_in_numba_and_numpy(monkey
     assert sum(same) >= 1980
 
 
+def ample(jobs: int, load: float, seed: int) -> tuple[Dual, Point]:
+    """A search for the least finish-time ratio with GPUs to spare."""
+    problem = draw(jobs, 3, Mix.DISTINCT, load=load, seed=seed).problem()
+    table = jobs_of(problem, np.ones(jobs), np.zeros(jobs)).table
+    unit_s = problem.steps_remaining / problem.rate_alone_steps_per_s.max(axis=1)
+    age = problem.age_s / unit_s
+    curve = Rising(Curves(age + 20.0, age, np.ones(jobs)))
+    start = Point(np.full(3, 1.0 / table.gpu_counts.sum()), curve.near_root(table.load / table.gpu_counts.sum(), 1.0))
+    dual = Dual(table, level_curve.Along(curve), np.inf, root=level_curve.root_of)
+    return replace(dual, loops=compiled, bends=curve.bends, is_rough=True), start
+
+
+@pytest.mark.parametrize(("load", "seed"), [(0.3, 0), (0.33, 3), (0.45, 3), (0.6, 2)])
+def test_prices_of_types_with_gpus_left_leap_to_zero(load: float, seed: int) -> None:
+    dual, start = ample(600, load, seed)
+
+    few, many = newton.descend(dual, start, 0.3, 15), newton.descend(dual, start, 0.3, 40)
+
+    free = many.price <= newton.PRICE_FLOOR * many.price.max()
+    assert free.any()
+    assert few.excess < 1.0
+    assert few.bound == pytest.approx(many.bound, rel=1e-3)
+
+
+@pytest.mark.parametrize("bends", [True, False])
+def test_prices_return_from_zero_where_the_types_are_scarce_together(bends: bool) -> None:
+    dual, start = ample(600, 0.33, 0)
+    dual = dual if bends else replace(dual, bends=None, loops=lambda _: numpy_kernels)
+    zeros = Point(np.array([newton.PRICE_FLOOR, newton.PRICE_FLOOR, 1.0]) * start.price, start.level)
+
+    found, expected = newton.descend(dual, zeros, 0.3, 25), newton.descend(dual, start, 0.3, 25)
+
+    assert found.excess < 1.0
+    assert found.price / found.price.max() == pytest.approx(expected.price / expected.price.max(), rel=0.3)
+
+
 def test_without_prices_the_ratio_is_the_least_of_all_jobs() -> None:
     """Degenerate programs have optima whose duals are all zero, also with a negative sign."""
     curves = Curves(np.array([2.5, 4.0]), np.zeros(2), np.array([1.28, 1.0]))

@@ -15,7 +15,7 @@ from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import policy_from
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin, MaxSum
-from gavelpy.solve.prices import engine, newton, numba_kernels, numpy_kernels
+from gavelpy.solve.prices import engine, newton, numba_kernels, numpy_kernels, starting_prices
 from gavelpy.solve.prices.table import Sweep, Table
 from gavelpy.solve.solver import Solver
 from tests.solve.oracle import best_level, best_sum
@@ -178,7 +178,8 @@ def test_where_newton_fails_the_interior_point_finds_what_highs_finds(
 ) -> None:
     problem = sparse(seed, 600, types, (20, 120))
     monkeypatch.setattr(newton, "_STEPS_MAX", 1)
-    monkeypatch.setattr(newton, "_FIRST_STEPS", 1)
+    monkeypatch.setattr(newton, "FIRST_STEPS", 1)
+    monkeypatch.setattr(starting_prices, "FIRST_STEPS", 1)
     monkeypatch.setattr(engine, "ATTEMPTS", 1)
     monkeypatch.setattr(engine, "unique", lambda *_: None)
     monkeypatch.setattr(engine, "has_few_pivots", lambda _: False)

@@ -42,7 +42,7 @@ def stepped(  # type: ignore[no-untyped-def]
     centre, radius, ties, ties_count = np.empty(T), np.empty(T), np.zeros((T, 5), np.int64), ZERO
     rows, none, N = np.empty(K, np.int64), np.zeros((0, T)), ZERO
     some, load, figures = rate, gpus, (count, first, second, third)
-    half, centre_level, has_box = 0.0, level, False
+    n, half, centre_level, has_box, is_part = K, 0.0, level, False, False
     for _ in range(_STEPS_MAX):
         if not has_box:
             most = price.max()
@@ -50,7 +50,8 @@ def stepped(  # type: ignore[no-untyped-def]
                 return UNBOUNDED, level, -1.0
             is_free[:] = price <= _FREE * most
             here[:] = np.where(is_free, _ENOUGH * gpu_counts, gpu_counts)
-            if N or is_free.any():
+            is_part |= bool(is_free.any())
+            if is_part:
                 _bend(first, second, third, by_lines, level, need, slope, base)
                 N = _priced(rate, need, is_free, rows)
                 some, load = rate[rows[:N]], gpus[rows[:N]]
@@ -63,7 +64,6 @@ def stepped(  # type: ignore[no-untyped-def]
                 some, none, load, base[:n], slope[:n], most_rate[:n], 1.0, centre, radius, in_doubt, low[:n], high[:n],
                 margin[:n], order[:n],
             )  # fmt: skip
-        n = len(load)
         end, part, ties_count = in_box(
             some, none, load, figures[0], base[:n], slope[:n], most_rate[:n], 1.0, True, True, here, low[:n], high[:n],
             margin[:n], half, 1.0 + (centre_level - level) / abs(level), centre, radius, price, ties, ties_count,
@@ -77,13 +77,16 @@ def stepped(  # type: ignore[no-untyped-def]
             return end, level, -1.0
         level += (part - 1.0) * abs(level)
         if end == FOUND and abs(part - 1.0) <= _SAME_LEVEL:
-            return FOUND, level, half if N == 0 and _are_free(price, is_free) else -1.0
+            return FOUND, level, half if not is_part and _are_free(price, is_free) else -1.0
         if end == AT_THE_EDGE:
             in_doubt *= 2
-        has_box = end == FOUND and N == 0 and _are_free(price, is_free)
-        if has_box:
+        has_box = end == FOUND and _are_free(price, is_free)
+        if has_box and is_part:
             _bend(first, second, third, by_lines, level, need, slope, base)
-            has_box = _have_modes(rate, need, low, high, margin, half)
+            has_box = _are_priced(rate, need, is_free, rows[:n])
+        if has_box:
+            _bend(figures[1], figures[2], figures[3], by_lines, level, need, slope, base)
+            has_box = _have_modes(some, need, low, high, margin, half)
     return ENDLESS, level, -1.0
 
 
@@ -111,6 +114,22 @@ def _priced(rate, need, is_free, rows):  # type: ignore[no-untyped-def]
             rows[n] = i
             n += 1
     return n
+
+
+@inner
+def _are_priced(rate, need, is_free, rows):  # type: ignore[no-untyped-def]
+    """Whether the classes that do not reach their needs on free types are still these."""
+    n = ZERO
+    for i in range(len(rate)):
+        by_free = 0.0
+        for t in range(len(is_free)):
+            if is_free[t]:
+                by_free = max(by_free, rate[i, t])
+        if need[i] > by_free * (1.0 + _FITS):
+            if n == len(rows) or rows[n] != i:
+                return False
+            n += 1
+    return n == len(rows)
 
 
 @inner

@@ -15,7 +15,8 @@ from gavelpy.solve.compiled import njit
 from gavelpy.solve.prices.corner_kernels import inner
 
 _CLOSE = 1e-15  # relative distance of the bounds at which the search ends
-_STEPS_MAX = 200
+_STEPS_MAX, _NEAR_STEPS_MAX = 200, 6
+_NEAR = 1e-7  # relative: the last step of a search that needs no exact root
 _HALF = 0.5
 
 
@@ -46,6 +47,20 @@ def ratio_of(isolated, age, cap, weight, limit):  # type: ignore[no-untyped-def]
             break
         ratio = following
     return high
+
+
+@inner
+def ratio_near(isolated, age, cap, weight, limit, ratio):  # type: ignore[no-untyped-def]
+    """As `ratio_of`, by Newton's method from a ratio near it; up to the square of the last step."""
+    for _ in range(_NEAR_STEPS_MAX):
+        cost, slope = _cost(isolated, age, cap, weight, ratio)
+        step = (cost - limit) / slope if slope > 0.0 else np.inf
+        if not abs(step) < _HALF * ratio:
+            break
+        ratio += step
+        if abs(step) <= _NEAR * ratio:
+            return ratio
+    return ratio_of(isolated, age, cap, weight, limit)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -153,21 +168,22 @@ def tabled(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def cleaned(rate, best, need, noise, dust, deficit, share):  # type: ignore[no-untyped-def]
-    """Drops shares (J, T) that add nothing to a rate; returns whether every job has its need: see certificate.py."""
+    """Drops shares (J, T) that add nothing to a rate, and adds the time that a job lacks: see certificate.py."""
     for j in range(len(best)):
-        had, left = 0.0, 0.0
+        had, left, fastest = 0.0, 0.0, 0
         for t in range(share.shape[1]):
             if not (share[j, t] > noise and rate[j, t] > 0.0):
                 share[j, t] = 0.0
             had += rate[j, t] * share[j, t]
+            if rate[j, t] > rate[j, fastest]:
+                fastest = t
         for t in range(share.shape[1]):
             if not rate[j, t] * share[j, t] > dust * had:
                 share[j, t] = 0.0
             left += rate[j, t] * share[j, t]
         least = need[j] * best[j]
         if least - left > deficit * least:
-            return False
-    return True
+            share[j, fastest] += min((least - left) / rate[j, fastest], 1.0)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -102,12 +102,13 @@ def _by_steps(table: Table, curve: LevelCurve, value: Floats | None, solver: Sol
     for start in (solver.points.get(at), None):
         point = start
         if point is None:
-            most = curve.at(np.inf)
-            level = proved(table, curve, most, even, near_root, compiled)
+            level = curve.near_root(
+                table.load / W.sum(), 1.0
+            )  # bound from equal prices: needs cost as on the best type
             if level == np.inf:  # nothing is known of the level, if there is one
-                level = curve.root(np.ones(K), _MOST_NEEDS * float(most.sum()))
-            dual = Dual(table, Along(curve), np.inf, root=near_root, loops=compiled, bends=curve.bends)
-            point = (near if K >= _MANY else roughly)(dual, Point(even, level))
+                level = curve.root(np.ones(K), _MOST_NEEDS * float(curve.at(np.inf).sum()))
+            dual = Dual(table, Along(curve), np.inf, root=near_root, loops=compiled, bends=curve.bends, is_rough=True)
+            point = (roughly if K < _MANY and curve.bends is None else near)(dual, Point(even, level))
         found, box = _bent_steps(table, curve.bends, point) if point.level else (None, None)
         if found is None and point.level:
             found = _stepped(table, curve, point, solver)

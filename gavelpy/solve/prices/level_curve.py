@@ -14,7 +14,6 @@ from gavelpy.solve.prices.newton import Dual
 from gavelpy.solve.prices.table import Bends, Lines, Sweep, Table, kernels
 
 Loops = Callable[[int], ModuleType]
-Root = Callable[[Dual, Sweep, Floats, Floats], float]
 
 
 class LevelCurve(Protocol):
@@ -61,12 +60,10 @@ class Along:
         return Along(self.curve.some(rows))
 
 
-def proved(
-    table: Table, curve: LevelCurve, need: Floats, price: Floats, root: Root | None = None, loops: Loops = kernels
-) -> float:
+def proved(table: Table, curve: LevelCurve, need: Floats, price: Floats) -> float:
     """Upper bound on the level from these prices and the marginal costs at these needs."""
-    s = loops(len(need)).sweep(table, need, np.zeros(len(need)), price, 0.0, 0.0)
-    return (root or root_of)(Dual(table, Along(curve), loops=loops), s, need, price)
+    s = kernels(len(need)).sweep(table, need, np.zeros(len(need)), price, 0.0, 0.0)
+    return root_of(Dual(table, Along(curve)), s, need, price)
 
 
 def root_of(dual: Dual, s: Sweep, need: Floats, price: Floats) -> float:

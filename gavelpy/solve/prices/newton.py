@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 
 import numpy as np
@@ -42,6 +42,13 @@ _SAMPLED = 4  # times a sample's jobs: for fewer, a sample saves nothing
 _SAMPLE_ERROR, ROUGH_ERROR = 0.02, 0.05  # relative error of a sample's prices
 _KINKS = 10.0  # jobs whose kinks a width should contain
 _NEGLIGIBLE = 1e-3  # of the highest price: a type below it that is not used up is free
+_SPECK = 1e-9  # of the highest price: a type that costs no more is free unless it is scarce
+_TINY = 1e-10  # of the highest price: what a negligible one becomes
+_ALIKE = 30.0  # times a negligible price: others up to this become specks with it
+_LOW = 0.1  # of the highest price: a price that may leap to zero
+_FIRST, _BACK, _HALF = 0.01, 0.3, 0.5  # prices return to a part of that before they fell, or of the highest
+_SCARCE = 1e-6  # of the value of free types: excess demand at which they are scarce together
+_NEAR = 0.2  # of a price: a step that is shorter is the last, for bent needs
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,8 +138,8 @@ def descend(dual: Dual, start: Point, width: float, steps_max: int | None = None
     is_compiled = dual.loops(len(table.gpus)) is compiled(0)
     if dual.bends or (is_compiled and dual.root is None and not dual.is_size):
         return _descend_compiled(dual, start, close, narrowest, width, steps_max or _STEPS_MAX)
-    price, level, leap = start.price, start.level, _LEAP
-    best, base = start, _Base(start.price, start.level, np.inf, np.zeros(len(W)), 0.0, 0.0)
+    price, level, leap, is_bent = start.price, start.level, _LEAP, dual.root is not None
+    best, base, leaps = start, _Base(start.price, start.level), _Leaps(np.full(len(W), _FIRST))
     least, idle = np.inf, 0
     for _ in range(steps_max or _STEPS_MAX):
         s = dual.swept(price, level, width)
@@ -142,29 +149,31 @@ def descend(dual: Dual, start: Point, width: float, steps_max: int | None = None
         over = dual.over(s, level)
         if dual.is_size:
             level, over = bound, dual.over(s, bound)
-        elif dual.root is not None:
+        elif is_bent:
             level, over = bound, over + s.drift * (bound - level)
-        floor = PRICE_FLOOR * price.max()
-        active = (price > floor) | (over > 0)
+        active = (price > _SPECK * price.max()) | (over > 0)
         excess = float(np.abs(over[active] / close[active]).max(initial=0.0))
         if excess < best.excess:
             best = Point(price, level, excess)
         idle = idle + 1 if bound > least - _IDLE * abs(bound) else 0
         least = min(least, bound)
-        if excess < 1.0 or idle > _IDLE_STEPS:
+        if (excess < 1.0 and not is_bent) or idle > _IDLE_STEPS:
             break
-        if bound <= base.bound + _ROUNDING * abs(bound):
-            step, rise = _step(s, dual.drift(s), price, over, active, leveled=dual.leveled)
-            base = _Base(price, level, bound, step, rise, float(over @ (price * step)))
+        if bound <= base.bound + _ROUNDING * abs(bound) or excess < 1.0:
+            base = _based(dual, s, _Base(price, level, bound), over, active, leaps)
+            if excess < 1.0 and np.abs(base.plain).max() < _NEAR:
+                break
             leap = min(_LONGER * leap, _LEAP)
+        elif base.leaping.any():
+            base, leaps.allowed, leap = base.without_leaps(), False, _LEAP
         else:
             leap = base.shorter(float(over @ (price * base.step))) * base.taken(leap)
         part = base.taken(leap) / base.length if base.length > 0 else 0.0
-        price = np.maximum(base.price * np.exp(part * base.step), PRICE_FLOOR * base.price.max())
-        price[(price < _NEGLIGIBLE * price.max()) & (over < 0)] = floor
+        price = _moved(base, part, over)
         level = base.level + part * base.rise
         width = min(max(min(width, 2.0 * base.taken(leap)), narrowest), _WIDE)
-    return replace(best, bound=min(base.bound, bound))
+    price = np.where(best.price > _SPECK * best.price.max(), best.price, PRICE_FLOOR * best.price.max())
+    return replace(best, price=price, bound=least)
 
 
 def _descend_compiled(dual: Dual, start: Point, close: Floats, narrowest: float, width: float, steps_max: int) -> Point:
@@ -185,16 +194,31 @@ def _descend_compiled(dual: Dual, start: Point, close: Floats, narrowest: float,
     return Point(price, level, excess, bound)
 
 
+@dataclass
+class _Leaps:
+    """Prices that become zero in one step, where Newton's step makes them negative, and return if types are scarce."""
+
+    last: Floats  # (T,) part of the highest price before it became zero
+    allowed: bool = True  # to zero
+
+
 @dataclass(frozen=True, eq=False)
 class _Base:
     """The point with the least bound so far, and the step from there."""
 
     price: Floats
     level: float
-    bound: float
-    step: Floats  # (T,) of the logarithms of prices
-    rise: float  # of the level
-    slope: float  # how fast the bound falls along the step
+    bound: float = math.inf
+    step: Floats = field(default_factory=lambda: np.zeros(1))  # (T,) of the logarithms of prices
+    rise: float = 0.0  # of the level
+    leaping: Bools = field(default_factory=lambda: np.zeros(1, dtype=np.bool_))  # (T,) prices with a step of any length
+    plain: Floats = field(default_factory=lambda: np.zeros(1))  # (T,) the step without leaps
+    plain_rise: float = 0.0
+    slope: float = 0.0  # how fast the bound falls along that
+
+    def without_leaps(self) -> _Base:
+        """The same point with Newton's step."""
+        return replace(self, step=self.plain, rise=self.plain_rise, leaping=np.zeros(len(self.price), dtype=np.bool_))
 
     def shorter(self, slope: float) -> float:
         """Fraction of a step that was too long: to the zero of the slope, by the secant."""
@@ -204,12 +228,34 @@ class _Base:
 
     @property
     def length(self) -> float:
-        """Largest relative change in a full step."""
-        return max(float(np.abs(self.step).max()), abs(self.rise / self.level) if self.level else 0.0)
+        """Largest relative change in a full step, but for prices that leap."""
+        longest = float(np.abs(np.where(self.leaping, 0.0, self.step)).max())
+        return max(longest, abs(self.rise / self.level) if self.level else 0.0)
 
     def taken(self, leap: float) -> float:
         """Largest relative change in the part that is taken."""
         return min(self.length, leap)
+
+
+def _based(dual: Dual, s: Sweep, at: _Base, over: Floats, active: Bools, leaps: _Leaps) -> _Base:
+    """The point with the step from there. Keeps in `leaps` which prices were lost, and whether more may be."""
+    price, most, W = at.price, at.price.max(), dual.table.gpu_counts
+    drift, gone = dual.drift(s), np.zeros(len(price), dtype=np.bool_)
+    step, rise = plain, plain_rise = _step(s, drift, price, over, active, gone, leveled=dual.leveled)
+    slope = float(over @ (price * plain))
+    while leaps.allowed and (more := active & ~gone & (over < 0) & (step < -1.0) & (price < _LOW * most)).any():
+        gone |= more
+        step, rise = _step(s, drift, price, over, active, gone, leveled=dual.leveled)
+    if gone.any():
+        step = np.where(gone, np.log(PRICE_FLOOR * most / price), step)
+        leaps.last = np.where(gone, price / most, leaps.last)
+    free = price <= _SPECK * most
+    if free.any() and float((price * over)[free].sum()) > _SCARCE * float((price * W)[free].sum()):
+        gone, leaps.allowed = free, False
+        back = min(_BACK * leaps.last[free].max() * most, _HALF * price[~free].min())
+        step = np.where(free, math.log(back / price[free].max()), 0.0)
+        rise, plain, plain_rise = 0.0, _HALF * step, 0.0
+    return replace(at, step=step, rise=rise, leaping=gone, plain=plain, plain_rise=plain_rise, slope=slope)
 
 
 def _bound(dual: Dual, s: Sweep, price: Floats, level: float) -> tuple[Floats, float]:
@@ -229,21 +275,37 @@ def _bound(dual: Dual, s: Sweep, price: Floats, level: float) -> tuple[Floats, f
     return price, level - float(price @ dual.over(s, level))
 
 
+def _moved(base: _Base, part: float, over: Floats) -> Floats:
+    """The prices after a part of the step; negligible ones become specks if their types are not used up.
+
+    So do prices not much higher. They keep their ratios, which divide the jobs among these types.
+    """
+    moved = np.where(base.leaping, base.step, part * base.step)
+    price: Floats = np.maximum(base.price * np.exp(moved), PRICE_FLOOR * base.price.max())
+    most, low = price.max(), _NEGLIGIBLE * price.max()
+    few = price < (_ALIKE * low if ((price > _SPECK * most) & (price < low)).any() else low)
+    if few.any() and float((price * over)[few].sum()) < 0:
+        smaller = price * min(_TINY * most / price[few].max(), 1.0)
+        price = np.where(few, np.maximum(smaller, PRICE_FLOOR * most), price)
+    return price
+
+
 def _step(
-    s: Sweep, drift: Floats, price: Floats, over: Floats, active: Bools, *, leveled: bool
+    s: Sweep, drift: Floats, price: Floats, over: Floats, active: Bools, gone: Bools, *, leveled: bool
 ) -> tuple[Floats, float]:
-    """Newton's change of each price's logarithm, (T,), and of the level."""
-    a = np.flatnonzero(active)
-    N = len(a)
+    """Newton's change of each price's logarithm, (T,), and of the level; the prices of types `gone` become zero."""
+    a = np.flatnonzero(active & ~gone)
+    N, lost = len(a), np.where(gone, price, 0.0)
     system = np.zeros((N + leveled, N + leveled))
     system[:N, :N] = -s.curvature[np.ix_(a, a)] * price[a]
     system[np.diag_indices(N)] -= _STIFFNESS * s.used[a] + _NEXT_TO_NOTHING
+    right = -over[a] - (s.curvature @ lost)[a]
     if leveled:
         system[:N, N], system[N, :N] = drift[a], drift[a] * price[a]
+        right = np.append(right, drift @ lost)
     scale = np.maximum(
         np.abs(system).max(axis=1), _NEXT_TO_NOTHING
     )  # so that the balance of a cheap type has the same weight
-    right = np.append(-over[a], np.zeros(int(leveled)))
     answer = np.linalg.lstsq(system / scale[:, None], right / scale, rcond=1e-13)[0]
     step = np.zeros(len(price))
     step[a] = answer[:N]

@@ -10,11 +10,19 @@ import numpy as np
 
 from gavelpy.solve.compiled import njit
 from gavelpy.solve.prices.corner_kernels import inner
-from gavelpy.solve.prices.curve_kernels import level_of, ratio_of
+from gavelpy.solve.prices.curve_kernels import level_of, ratio_near
 from gavelpy.solve.prices.numba_kernels import _hull
 
 _ROUNDING = 1e-11  # relative, of sums
 _SINGULAR = 1e-13  # of the largest number of a system: a pivot
+_SPECK = 1e-9  # of the highest price: a type that costs no more is free unless it is scarce
+_TINY = 1e-10  # of the highest price: what a negligible one becomes
+_ALIKE = 30.0  # times a negligible price: others up to this become specks with it
+_LOW = 0.1  # of the highest price: a price that may leap to zero
+_FIRST, _BACK = 0.01, 0.3  # of the highest price, and of the price before it fell: where prices return to
+_SCARCE = 1e-6  # of the value of free types: excess demand at which they are scarce
+_HALF = 0.5
+_NEAR = 0.2  # of a price: a step that is shorter is the last, for bent needs
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -32,51 +40,83 @@ def descend(  # type: ignore[no-untyped-def]
     rounding, narrowest, negligible = settings[10:]
     used, drift, curvature, over = np.empty(T), np.empty(T), np.empty((T, T)), np.empty(T)
     active, step, system, right = np.empty(T, np.bool_), np.zeros(T), np.empty((T + 1, T + 1)), np.empty(T + 1)
+    plain, plain_rise, leaps, last, may_leap = np.zeros(T), 0.0, np.zeros(T, np.bool_), np.full(T, _FIRST), True
     at, best, best_level, best_excess = price.copy(), price.copy(), level, np.inf
     from_price, from_level, from_bound, rise, along = price.copy(), level, np.inf, 0.0, 0.0
     least, idle, leap, bound, steepness = np.inf, 0, leap_max, np.inf, np.empty(len(gpus))
+    is_bent = len(third) > 0
     for _ in range(steps_max):
-        if len(third):
+        if is_bent:
             tangents_of(first, second, third, by_lines, level, base, slope)
         reward = _demanded(rate, gain, gpus, count, base, slope, level, at, width, used, drift, curvature, steepness)
         over[:] = used - gpu_counts
         bound = _bound(level if leveled else reward, leveled, drift, curvature, over, at, steepness)
-        if len(third) and np.isfinite(bound):
+        if is_bent and np.isfinite(bound):
             bound = _root(rate, gpus, count, first, second, third, by_lines, at, gpu_counts, steepness, level)
             over += drift * (bound - level)
             level = bound
         if not np.isfinite(bound):
             break
-        excess = _excess(price_floor, over, close, at, active)
+        excess = _excess(over, close, at, active)
         if excess < best_excess:
             best[:] = at
             best_level, best_excess = level, excess
         idle = idle + 1 if bound > least - idle_fall * abs(bound) else 0
         least = min(least, bound)
-        if excess < 1.0 or idle > idle_steps:
+        if (excess < 1.0 and not is_bent) or idle > idle_steps:
             break
-        if bound <= from_bound + rounding * abs(bound):
-            rise = _step(curvature, used, drift, at, over, active, leveled, stiffness, system, right, step)
+        if bound <= from_bound + rounding * abs(bound) or excess < 1.0:
+            rise, plain_rise, along, may_leap = _based(
+                curvature, used, drift, at, over, gpu_counts, active, leveled, may_leap, stiffness, price_floor, system,
+                right, step, plain, leaps, last,
+            )  # fmt: skip
+            if excess < 1.0 and max(plain.max(), -plain.min()) < _NEAR:
+                break
             from_price[:] = at
-            from_level, from_bound, along = level, bound, 0.0
-            for t in range(T):
-                along += over[t] * at[t] * step[t]
+            from_level, from_bound = level, bound
             leap = min(longer * leap, leap_max)
-            length = _length(step, rise, from_level)
+        elif leaps.any():
+            step[:] = plain
+            rise, may_leap, leap = plain_rise, False, leap_max
+            leaps[:] = False
         else:
-            falls = 0.0
-            for t in range(T):
-                falls += over[t] * at[t] * step[t]
-            length = _length(step, rise, from_level)
+            falls = (over * at * step).sum()
             part = min(max(along / (along - falls), shortest), short) if along > falls else shorter
-            leap = part * min(length, leap)
+            leap = part * min(_length(step, leaps, rise, from_level), leap)
+        length = _length(step, leaps, rise, from_level)
         taken = min(length, leap)
         part = taken / length if length > 0.0 else 0.0
-        _move(price_floor, negligible, from_price, part, step, over, at)
+        _move(price_floor, negligible, from_price, part, step, leaps, over, at)
         level = from_level + part * rise
         width = min(max(min(width, 2.0 * taken), narrowest), wide)
-    price[:] = best
-    return best_excess, min(from_bound, bound), best_level
+    price[:] = np.where(best > _SPECK * best.max(), best, price_floor * best.max())
+    return best_excess, least, best_level
+
+
+@inner
+def _based(  # type: ignore[no-untyped-def]
+    curvature, used, drift, price, over, gpu_counts, active, leveled, may_leap, stiffness, price_floor, system, right,
+    step, plain, leaps, last,
+):  # fmt: skip
+    """Writes a step, and Newton's step, `plain`; returns those of the level, and how fast the bound falls.
+
+    Also returns whether prices may leap to zero from now on; see `_based` in newton.py.
+    """
+    leaps[:] = False
+    rise = plain_rise = _step(
+        curvature, used, drift, price, over, active, leaps, leveled, stiffness, system, right, step
+    )
+    plain[:] = step
+    along = (over * price * plain).sum()
+    if may_leap:
+        rise = _fall(
+            curvature, used, drift, price, over, active, leaps, leveled, stiffness, system, right, step, rise,
+            price_floor, last,
+        )  # fmt: skip
+    if _return(price, over, gpu_counts, last, leaps, step):
+        plain[:] = _HALF * step
+        return 0.0, 0.0, along, False
+    return rise, plain_rise, along, may_leap
 
 
 @inner
@@ -112,7 +152,7 @@ def _root(  # type: ignore[no-untyped-def]
         steepness[i] *= count[i]
     if by_lines:
         return level_of(first, second, third, steepness, budget * (1.0 + _ROUNDING), level)
-    return -ratio_of(first, second, third, steepness, budget * (1.0 + _ROUNDING))
+    return -ratio_near(first, second, third, steepness, budget * (1.0 + _ROUNDING), -level)
 
 
 @inner
@@ -135,52 +175,73 @@ def _bound(bound, leveled, drift, curvature, over, price, steepness):  # type: i
 
 
 @inner
-def _excess(price_floor, over, close, price, active):  # type: ignore[no-untyped-def]
+def _excess(over, close, price, active):  # type: ignore[no-untyped-def]
     """The largest excess demand of a type that is not free, and writes which are not."""
     excess, most = 0.0, price.max()
     for t in range(len(price)):
-        active[t] = price[t] > price_floor * most or over[t] > 0.0
+        active[t] = price[t] > _SPECK * most or over[t] > 0.0
         if active[t]:
             excess = max(excess, abs(over[t]) / close[t])
     return excess
 
 
 @inner
-def _move(price_floor, negligible, from_price, part, step, over, price):  # type: ignore[no-untyped-def]
-    """Writes the prices after a part of the step; one that is negligible and not used up becomes free."""
-    floor, from_most, most = price_floor * price.max(), from_price.max(), 0.0
+def _move(price_floor, negligible, from_price, part, step, leaps, over, price):  # type: ignore[no-untyped-def]
+    """Writes the prices after a part of the step; negligible ones become specks if their types are not used up.
+
+    So do prices not much higher. They keep their ratios, which divide the jobs among these types.
+    """
+    from_most, most, worth, highest = from_price.max(), 0.0, 0.0, 0.0
     for t in range(len(price)):
-        price[t] = max(from_price[t] * np.exp(part * step[t]), price_floor * from_most)
+        moved = step[t] if leaps[t] else part * step[t]
+        price[t] = max(from_price[t] * np.exp(moved), price_floor * from_most)
         most = max(most, price[t])
+    low = negligible * most
     for t in range(len(price)):
-        if price[t] < negligible * most and over[t] < 0.0:
-            price[t] = floor
+        if _SPECK * most < price[t] < negligible * most:
+            low = _ALIKE * negligible * most
+    for t in range(len(price)):
+        if price[t] < low:
+            worth += price[t] * over[t]
+            highest = max(highest, price[t])
+    if worth < 0.0:
+        for t in range(len(price)):
+            if price[t] < low:
+                price[t] = max(price[t] * min(_TINY * most / highest, 1.0), price_floor * most)
 
 
 @inner
-def _length(step, rise, level):  # type: ignore[no-untyped-def]
-    """Largest relative change in a full step."""
+def _length(step, leaps, rise, level):  # type: ignore[no-untyped-def]
+    """Largest relative change in a full step, but for prices that leap."""
     length = abs(rise / level) if level != 0.0 else 0.0
     for t in range(len(step)):
-        length = max(length, abs(step[t]))
+        if not leaps[t]:
+            length = max(length, abs(step[t]))
     return length
 
 
 @inner
 def _step(  # type: ignore[no-untyped-def]
-    curvature, used, drift, price, over, active, leveled, stiffness, system, right, step
+    curvature, used, drift, price, over, active, gone, leveled, stiffness, system, right, step
 ):
-    """Writes Newton's change of each price's logarithm, (T,), zero if it is not active; returns that of the level."""
+    """Writes Newton's change of each price's logarithm, (T,), zero if it is not active; returns that of the level.
+
+    The prices of types that are `gone` become zero.
+    """
     T = len(price)
     N = T + 1 if leveled else T
-    for r in range(T):
-        for t in range(T):
-            system[r, t] = -curvature[r, t] * price[t] if active[r] and active[t] else 0.0
-        system[r, r] -= stiffness * used[r] + 1e-200 if active[r] else 1.0
-        system[r, T] = drift[r] if active[r] and leveled else 0.0
-        system[T, r] = drift[r] * price[r] if active[r] and leveled else 0.0
-        right[r] = -over[r] if active[r] else 0.0
     system[T, T], right[T] = 0.0, 0.0
+    for r in range(T):
+        moves = active[r] and not gone[r]
+        for t in range(T):
+            system[r, t] = -curvature[r, t] * price[t] if moves and active[t] and not gone[t] else 0.0
+        system[r, r] -= stiffness * used[r] + 1e-200 if moves else 1.0
+        system[r, T] = drift[r] if moves and leveled else 0.0
+        system[T, r] = drift[r] * price[r] if moves and leveled else 0.0
+        right[r] = -over[r] if moves else 0.0
+        for t in range(T):
+            right[r] -= curvature[r, t] * price[t] if moves and gone[t] else 0.0
+        right[T] += drift[r] * price[r] if gone[r] and leveled else 0.0
     for r in range(N):
         most = 1e-200
         for t in range(N):
@@ -192,6 +253,48 @@ def _step(  # type: ignore[no-untyped-def]
     for t in range(T):
         step[t] = right[t]
     return right[T] if leveled else 0.0
+
+
+@inner
+def _fall(  # type: ignore[no-untyped-def]
+    curvature, used, drift, price, over, active, gone, leveled, stiffness, system, right, step, rise, price_floor, last
+):
+    """Lets low prices leap to zero that Newton's step makes negative, and the others follow; returns the level's step.
+
+    Writes which leap, `gone` (T,), and their parts of the highest price, `last` (T,).
+    """
+    T, most, more = len(price), price.max(), True
+    while more:
+        more = False
+        for t in range(T):
+            if active[t] and not gone[t] and over[t] < 0.0 and step[t] < -1.0 and price[t] < _LOW * most:
+                gone[t] = more = True
+        if more:
+            rise = _step(curvature, used, drift, price, over, active, gone, leveled, stiffness, system, right, step)
+    for t in range(T):
+        if gone[t]:
+            step[t], last[t] = np.log(price_floor * most / price[t]), price[t] / most
+    return rise
+
+
+@inner
+def _return(price, over, gpu_counts, last, leaps, step):  # type: ignore[no-untyped-def]
+    """Whether the types without a price are scarce together: then their prices leap back, and writes the step."""
+    most, highest, part, worth, total = price.max(), 0.0, 0.0, 0.0, 0.0
+    others = most
+    for t in range(len(price)):
+        if price[t] <= _SPECK * most:
+            highest, part = max(highest, price[t]), max(part, last[t])
+            worth += price[t] * over[t]
+            total += price[t] * gpu_counts[t]
+        else:
+            others = min(others, price[t])
+    if not worth > _SCARCE * total:
+        return False
+    for t in range(len(price)):
+        leaps[t] = price[t] <= _SPECK * most
+        step[t] = np.log(min(_BACK * part * most, _HALF * others) / highest) if leaps[t] else 0.0
+    return True
 
 
 @inner
