@@ -137,6 +137,7 @@ class NodeSettings(Section, frozen=True):
     grace_s: float = 10.0  # between SIGTERM and SIGKILL
     orphan_max_s: float = 3600.0  # how long a majority of agents may extend leases without a scheduler; 0 = never
     checkpoint_directory: str = ""  # path on the scheduler's host; "" = no access
+    mtbf_h: float = 0.0  # mean time between failures of a node, for the cadence of checkpoints; 0 = not known
 
     def __post_init__(self) -> None:
         _in_range("heartbeat_interval_s", self.heartbeat_interval_s, 0.05, 60.0)
@@ -147,6 +148,7 @@ class NodeSettings(Section, frozen=True):
         _in_range("grace_s", self.grace_s, 0.0, 3600.0)
         _in_range("orphan_max_s", self.orphan_max_s, 0.0, 86_400.0)
         _in_range("mass_silence_s", self.mass_silence_s, 0.0, 3600.0)
+        _in_range("mtbf_h", self.mtbf_h, 0.0, 1e6)
         if self.on_node_lost not in ("wait", "fence"):
             raise InvalidInput(f"on_node_lost must be 'wait' or 'fence', got {self.on_node_lost!r}")
 

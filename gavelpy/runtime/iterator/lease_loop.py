@@ -24,7 +24,7 @@ from gavelpy.errors import InvalidInput, LeaseExpired
 from gavelpy.runtime.iterator.barrier import NEVER, NO_GATE, Barrier
 from gavelpy.runtime.iterator.checkpoints import CheckpointWriter, DataPosition, check_ranks, read_position
 from gavelpy.runtime.iterator.lease_watch import LeaseWatch, peak_gpu_gib, read_context
-from gavelpy.runtime.iterator.timing import RateMeter, expected_checkpoint_s, must_stop, stop_at_s
+from gavelpy.runtime.iterator.timing import RateMeter, expected_checkpoint_s, must_stop, save_every_s, stop_at_s
 from gavelpy.runtime.lease_files import Progress, clock_s
 
 _logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class LeaseLoop:
         self._process = os.getpid()
         self._save, self._batch = save, batch
         self._is_deferred = is_deferred
-        self._every_s = context.checkpoint_every_s if checkpoint_every_s is None else checkpoint_every_s
+        self._every_s = partial(save_every_s, *context.cadence(checkpoint_every_s))
         self._total = self._in_all = context.steps_total if steps_total is None else steps_total  # 0 = unknown
         self._all_save = save_on == "all" and context.world > 1
         directory = context.checkpoint_directory or (Path(checkpoint_directory) if checkpoint_directory else None)
@@ -267,7 +267,7 @@ class LeaseLoop:
 
     def _is_save_step(self, now_s: float) -> bool:
         """Whether to write a checkpoint at this step."""
-        is_due = self._save is not None and 0 < self._every_s <= now_s - self._checkpoint_at_s
+        is_due = self._save is not None and 0 < self._every_s(self._known_checkpoint_s) <= now_s - self._checkpoint_at_s
         if self._save_barrier is None:
             return is_due
         if is_due:

@@ -56,6 +56,7 @@ class JobContext:
     world: int = 1
     steps_total: int = 0  # 0 = not given
     checkpoint_every_s: float = 0.0  # 0 = only at the end of a lease
+    mtbf_s: float = 0.0  # mean time between failures of the nodes; 0 = not known
     grace_s: float = 0.0  # after the end of the lease
     restarts: int = 0  # of the ranks by torchrun under this lease
 
@@ -68,6 +69,12 @@ class JobContext:
         may_look = self.lease_directory is None or self.world == 1 or self.restarts > 0
         own = newest_checkpoint(directory) if directory and may_look else None
         return own or self.resume_directory
+
+    def cadence(self, checkpoint_every_s: float | None) -> tuple[float, float]:
+        """Seconds between checkpoints (0 = not stated), and the mean time between failures, for a loop's option."""
+        if checkpoint_every_s is not None:
+            return checkpoint_every_s, 0.0
+        return self.checkpoint_every_s, self.mtbf_s
 
     def check_options(self, steps_total: int | None, save_on: str, checkpoint_every_s: float | None) -> None:
         """Raises InvalidInput for options of a loop that are wrong, or impossible here."""
@@ -104,6 +111,7 @@ def read_context(environment: Mapping[str, str]) -> JobContext:
         world=world,
         steps_total=math.ceil(_number(environment, "GAVEL_STEPS_TOTAL")),
         checkpoint_every_s=_number(environment, "GAVEL_CHECKPOINT_EVERY_S"),
+        mtbf_s=_number(environment, "GAVEL_MTBF_S") if lease else 0.0,
         grace_s=launch.grace_s if launch else 0.0,
         restarts=_whole(environment, "TORCHELASTIC_RESTART_COUNT", 0, 0) if lease else 0,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+from gavelpy.model.checkpoint_interval import checkpoint_interval_s
 from gavelpy.runtime.lease_files import LeaseTerms
 
 MARGIN_S: Final = 0.1
@@ -62,3 +63,13 @@ def expected_checkpoint_s(known_s: float, lease_s: float) -> float:
     if known_s > 0:
         return SLACK * known_s
     return max(0.0, min(FIRST_GUESS_S, FIRST_GUESS_SHARE * lease_s))
+
+
+def save_every_s(stated_s: float, mtbf_s: float, known_s: float) -> float:
+    """Seconds between checkpoints: as stated, or those that lose the least time to saves and failures; 0 = none.
+
+    `mtbf_s`: mean time between failures; `known_s`: duration of the last checkpoint; 0 = not known.
+    """
+    if stated_s or not mtbf_s:
+        return stated_s
+    return checkpoint_interval_s(known_s or FIRST_GUESS_S, mtbf_s)

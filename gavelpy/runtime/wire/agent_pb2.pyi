@@ -850,6 +850,7 @@ class Launch(_message.Message):
     BESIDE_JOB_FIELD_NUMBER: _builtins.int
     SECRETS_FIELD_NUMBER: _builtins.int
     PLAN_FIELD_NUMBER: _builtins.int
+    MTBF_S_FIELD_NUMBER: _builtins.int
     SIZES_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     owner: _builtins.str
@@ -910,6 +911,8 @@ class Launch(_message.Message):
     """the job with which this one shares its GPUs; none = it has them alone"""
     plan: _builtins.str
     """of the owner, for this number of GPUs; empty = none"""
+    mtbf_s: _builtins.float
+    """mean time between failures of its nodes, for the cadence; 0 = not known, or it has one"""
     @_builtins.property
     def environment(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
@@ -968,11 +971,12 @@ class Launch(_message.Message):
         beside_job: _builtins.int | None = ...,
         secrets: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         plan: _builtins.str = ...,
+        mtbf_s: _builtins.float = ...,
         sizes: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_beside_job", b"_beside_job", "beside_job", b"beside_job", "software", b"software"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_beside_job", b"_beside_job", "beside_job", b"beside_job", "checkpoint_directory_id", b"checkpoint_directory_id", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "cpus_per_gpu", b"cpus_per_gpu", "environment", b"environment", "finish_grace_s", b"finish_grace_s", "first_rank", b"first_rank", "gpu_memory_gib", b"gpu_memory_gib", "gpu_memory_share", b"gpu_memory_share", "gpu_type", b"gpu_type", "gpus", b"gpus", "grace_s", b"grace_s", "interactive", b"interactive", "job_name", b"job_name", "memory_gib_per_gpu", b"memory_gib_per_gpu", "node_count", b"node_count", "node_rank", b"node_rank", "one_process_a_node", b"one_process_a_node", "owner", b"owner", "plan", b"plan", "rate_steps_per_s", b"rate_steps_per_s", "rendezvous_address", b"rendezvous_address", "rendezvous_port", b"rendezvous_port", "restart_count", b"restart_count", "resume_lease", b"resume_lease", "resume_steps", b"resume_steps", "round", b"round", "secrets", b"secrets", "sizes", b"sizes", "software", b"software", "stall_s", b"stall_s", "steps_done", b"steps_done", "steps_max", b"steps_max", "steps_total", b"steps_total", "time_left_s", b"time_left_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "working_directory", b"working_directory", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_beside_job", b"_beside_job", "beside_job", b"beside_job", "checkpoint_directory_id", b"checkpoint_directory_id", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "cpus_per_gpu", b"cpus_per_gpu", "environment", b"environment", "finish_grace_s", b"finish_grace_s", "first_rank", b"first_rank", "gpu_memory_gib", b"gpu_memory_gib", "gpu_memory_share", b"gpu_memory_share", "gpu_type", b"gpu_type", "gpus", b"gpus", "grace_s", b"grace_s", "interactive", b"interactive", "job_name", b"job_name", "memory_gib_per_gpu", b"memory_gib_per_gpu", "mtbf_s", b"mtbf_s", "node_count", b"node_count", "node_rank", b"node_rank", "one_process_a_node", b"one_process_a_node", "owner", b"owner", "plan", b"plan", "rate_steps_per_s", b"rate_steps_per_s", "rendezvous_address", b"rendezvous_address", "rendezvous_port", b"rendezvous_port", "restart_count", b"restart_count", "resume_lease", b"resume_lease", "resume_steps", b"resume_steps", "round", b"round", "secrets", b"secrets", "sizes", b"sizes", "software", b"software", "stall_s", b"stall_s", "steps_done", b"steps_done", "steps_max", b"steps_max", "steps_total", b"steps_total", "time_left_s", b"time_left_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "working_directory", b"working_directory", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__beside_job: _TypeAlias = _typing.Literal["beside_job"]  # noqa: Y015
     _WhichOneofArgType__beside_job: _TypeAlias = _typing.Literal["_beside_job", b"_beside_job"]  # noqa: Y015

@@ -2,16 +2,6 @@
 
 A job works for an interval, saves, and so on: after x seconds since its first step, it has completed
 n = floor(x / (interval + save)) checkpoints, and has worked for n interval + min(x - n (interval + save), interval).
-
-The interval that loses the least time: a checkpoint of d seconds after each interval of t seconds loses d per interval,
-and a failure, every M seconds on average, loses half of an interval. J. W. Young (A first order approximation to the
-optimum checkpoint interval, Communications of the ACM 17(9), 1974) finds t = sqrt(2 d M). J. T. Daly (A higher order
-estimate of the optimum checkpoint interval for restart dumps, Future Generation Computer Systems 22(3), 2006, equation
-37) finds
-
-    t = sqrt(2 d M) (1 + 1/3 sqrt(d / 2M) + 1/9 (d / 2M)) - d    for d < 2 M,    else t = M
-
-for failures at exponential times. Both are work between two checkpoints, without the checkpoints themselves.
 """
 
 from __future__ import annotations
@@ -21,12 +11,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import Floats, Ints
+from gavelpy.model.checkpoint_interval import checkpoint_interval_s
 from gavelpy.simulator.settings import StepCount
 from gavelpy.simulator.virtual_leases import VirtualLeases
 
-INTERVAL_S_MIN = 1.0
 NEVER_S = 1e12  # an interval that no job reaches
 ROUNDING = 1e-9  # of an interval: work that ends with an interval needs no checkpoint after it
 
@@ -83,24 +72,3 @@ def intervals_s(save_s: Floats, mtbf_s: Floats) -> Floats:
     """Intervals of work between the checkpoints of each job, (J,), for its mean time between failures, (J,)."""
     found = [checkpoint_interval_s(*each) for each in zip(save_s.tolist(), mtbf_s.tolist(), strict=True)]
     return np.asarray(np.minimum(np.array(found, dtype=np.float64), NEVER_S))
-
-
-def checkpoint_interval_s(save_s: float, mtbf_s: float) -> float:
-    """Seconds of work between two checkpoints, by Daly's formula; at least 1, infinite if there are no failures.
-
-    `save_s`: seconds that a checkpoint stops the job; `mtbf_s`: mean time between failures of the job.
-
-    >>> round(checkpoint_interval_s(save_s=60, mtbf_s=86_400))
-    3180
-    """
-    if not save_s >= 0 or math.isinf(save_s):
-        raise InvalidInput(f"save_s must be finite and >= 0, got {save_s!r}")
-    if not mtbf_s > 0:
-        raise InvalidInput(f"mtbf_s must be > 0, got {mtbf_s!r}")
-    if math.isinf(mtbf_s):
-        return math.inf
-    if save_s >= 2 * mtbf_s:
-        return max(mtbf_s, INTERVAL_S_MIN)
-    ratio = save_s / (2 * mtbf_s)
-    young_s = math.sqrt(2 * save_s * mtbf_s)
-    return max(young_s * (1 + math.sqrt(ratio) / 3 + ratio / 9) - save_s, INTERVAL_S_MIN)

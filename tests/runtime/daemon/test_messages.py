@@ -10,6 +10,7 @@ import pytest
 from gavelpy.errors import RemoteViolation
 from gavelpy.mechanism.events import Outcome
 from gavelpy.model.job import NodeId
+from gavelpy.runtime.daemon.config_sections import NodeSettings
 from gavelpy.runtime.daemon.leases.lease import Order, Phase, Start, Wish
 from gavelpy.runtime.daemon.nodes.registry import Hello, Node
 from gavelpy.runtime.daemon.rpc import agent_messages
@@ -88,7 +89,7 @@ def test_an_order_has_all_it_takes_and_ends_in_the_agents_clock() -> None:
     spec = make_spec("train#7", gpus=4, sizes=(4, 1, 2), environment={"A": "1"}, warning_s=5.0, warning_signal=10)
 
     message = agent_messages.order_message(
-        Order(15, 7, 160.0, Wish.RUN, 400.0, start), spec, node, "10.0.0.1", 30.0, 600.0
+        Order(15, 7, 160.0, Wish.RUN, 400.0, start), spec, node, "10.0.0.1", NodeSettings(grace_s=30.0), 600.0
     )
 
     launch = message.launch
@@ -100,6 +101,17 @@ def test_an_order_has_all_it_takes_and_ends_in_the_agents_clock() -> None:
     assert (launch.grace_s, launch.warning_s, launch.warning_signal) == (30.0, 5.0, 10)
     assert dict(launch.environment) == {"A": "1"}
     assert list(launch.sizes) == [1, 2, 4]
+
+
+@pytest.mark.parametrize(("stated_s", "mtbf_s"), [(0.0, 1_800_000.0), (60.0, 0.0)])
+def test_a_job_without_a_cadence_gets_the_time_between_failures_of_its_nodes(stated_s: float, mtbf_s: float) -> None:
+    start = Start((0,), "v100", 0, 2, 0, 2, NodeId("n0"), 4711, 9, 3, 12, 400.0, 20.0)  # on two nodes
+    spec = make_spec("train#7", gpus=2, checkpoint_every_s=stated_s)
+    order, node = Order(15, 7, 160.0, Wish.RUN, 400.0, start), Node(Hello(NodeId("n1"), "h", "v100", 2, "10.0.0.2"))
+
+    message = agent_messages.order_message(order, spec, node, "10.0.0.1", NodeSettings(mtbf_h=1_000.0), 600.0)
+
+    assert (message.launch.checkpoint_every_s, message.launch.mtbf_s) == (stated_s, mtbf_s)
 
 
 def test_a_node_may_be_called_as_its_agent_and_its_token_may() -> None:

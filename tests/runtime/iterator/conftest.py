@@ -12,7 +12,10 @@ import pytest
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.lease_files import Launch, LeaseTerms, Progress, clock_s
 
-VARIABLES = ("GAVEL_RESUME_DIR", "GAVEL_STEPS_TOTAL", "GAVEL_CHECKPOINT_EVERY_S", "RANK", "LOCAL_RANK", "WORLD_SIZE")
+VARIABLES = (
+    "GAVEL_RESUME_DIR", "GAVEL_STEPS_TOTAL", "GAVEL_CHECKPOINT_EVERY_S", "GAVEL_MTBF_S", "RANK", "LOCAL_RANK",
+    "WORLD_SIZE",
+)  # fmt: skip
 
 
 @dataclass

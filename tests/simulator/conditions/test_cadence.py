@@ -9,7 +9,8 @@ import pytest
 
 from gavelpy.errors import InvalidInput
 from gavelpy.mechanism.events import CheckpointSaved, Event, NodeJoined, NodeLost
-from gavelpy.simulator.conditions.cadence import PeriodicSaves, checkpoint_interval_s
+from gavelpy.model.checkpoint_interval import checkpoint_interval_s
+from gavelpy.simulator.conditions.cadence import PeriodicSaves
 from gavelpy.simulator.conditions.causes import Checkpoints, JobFailures
 from gavelpy.simulator.conditions.job_costs import JobCosts
 from gavelpy.simulator.conditions.spec import Conditions

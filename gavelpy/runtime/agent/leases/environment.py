@@ -243,6 +243,7 @@ def _gavel(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnvironmen
         "GAVEL_STEPS_TOTAL": f"{assignment.steps_total:.17g}",
         "GAVEL_STEPS_DONE": f"{lease.steps_done:.17g}",
         "GAVEL_CHECKPOINT_EVERY_S": f"{assignment.checkpoint_every_s:.17g}",
+        "GAVEL_MTBF_S": f"{assignment.mtbf_s:.17g}",
         "GAVEL_JOB_SERVICE": node.job_service,
         "GAVEL_JOB_TOKEN": lease.job_token,
         "GAVEL_SPEED_FACTOR": f"{node.speed_factor:.17g}",

@@ -59,6 +59,7 @@ class NodeAssignment:
     warning_s: float = 0.0
     warning_signal: int = 0
     checkpoint_every_s: float = 0.0
+    mtbf_s: float = 0.0  # of its nodes together, where it has no cadence; 0 = not known
     steps_max: float = 0.0
     time_left_s: float = 0.0  # running time until the job is stopped for good; 0 = no limit
     stall_s: float = 0.0
@@ -125,7 +126,15 @@ def _software(given: software_pb2.Software) -> Software:
 
 def _check_numbers(launch: agent_pb2.Launch) -> None:
     floats = ("steps_total", "steps_done", "rate_steps_per_s", "resume_steps", "grace_s", "warning_s", "finish_grace_s")
-    others = ("checkpoint_every_s", "steps_max", "time_left_s", "stall_s", "cpus_per_gpu", "memory_gib_per_gpu")
+    others = (
+        "checkpoint_every_s",
+        "mtbf_s",
+        "steps_max",
+        "time_left_s",
+        "stall_s",
+        "cpus_per_gpu",
+        "memory_gib_per_gpu",
+    )
     for name in (*floats, *others, "gpu_memory_gib", "gpu_memory_share"):
         value = getattr(launch, name)
         if not math.isfinite(value) or not 0 <= value <= 1e15:

@@ -11,6 +11,7 @@ from gavelpy.mechanism.accept import DIRECTORY_ID
 from gavelpy.mechanism.events import FailureClass, Outcome
 from gavelpy.model.job import AMOUNT_MAX, JobKind, JobSpec, NodeId
 from gavelpy.model.places import check_place_name
+from gavelpy.runtime.daemon.config_sections import NodeSettings
 from gavelpy.runtime.daemon.job_history import name_of
 from gavelpy.runtime.daemon.leases.lease import Order, PartReport, Phase, Wish
 from gavelpy.runtime.daemon.leases.metrics import valid_points
@@ -218,9 +219,12 @@ def ended_neighbors_of(message: agent_pb2.ConnectRequest) -> frozenset[tuple[int
 
 
 def order_message(
-    order: Order, spec: JobSpec, node: Node, rendezvous_address: str, grace_s: float, finish_grace_s: float
+    order: Order, spec: JobSpec, node: Node, rendezvous_address: str, settings: NodeSettings, finish_grace_s: float
 ) -> agent_pb2.LeaseOrder:
-    """The message of an order, in the time of the node's own clock."""
+    """The message of an order, in the time of the node's own clock.
+
+    A job without a cadence of its own gets the mean time between failures of its nodes together.
+    """
     message = agent_pb2.LeaseOrder(
         lease=order.lease,
         job=order.job,
@@ -255,11 +259,12 @@ def order_message(
                 rate_steps_per_s=start.rate_steps_per_s,
                 resume_lease=start.resume_lease,
                 resume_steps=start.resume_steps,
-                grace_s=grace_s,
+                grace_s=settings.grace_s,
                 finish_grace_s=finish_grace_s,
                 warning_s=spec.warning_s,
                 warning_signal=spec.warning_signal,
                 checkpoint_every_s=spec.checkpoint_every_s,
+                mtbf_s=0.0 if spec.checkpoint_every_s else settings.mtbf_h * 3_600 / start.node_count,
                 time_left_s=start.time_left_s,
                 stall_s=spec.stall_s,
                 cpus_per_gpu=spec.cpus_per_gpu,

@@ -150,7 +150,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             meeting = self._execution.nodes.get(start.rendezvous_node) if start is not None else None
             address = meeting.hello.address if meeting is not None else ""
             messages.append(
-                agent_messages.order_message(order, specs[order.job], node, address, settings.grace_s, finish_grace_s)
+                agent_messages.order_message(order, specs[order.job], node, address, settings, finish_grace_s)
             )
         quorum_views = self._execution.quorum_views
         view = quorum_views.sending(node.node_id, sequence, self._scheduler.now_s())
