@@ -83,8 +83,8 @@ layers: $(STAMP)
 
 # The callbacks of the frameworks are imported by the slow tests only: their extra is large.
 tidy: $(STAMP)
-	@$(BIN)/python -m pytest -m "not slow" --doctest-modules --ignore=gavelpy/lightning.py --ignore=gavelpy/transformers.py \
-		gavelpy $(FAST)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" --doctest-modules \
+		--ignore=gavelpy/lightning.py --ignore=gavelpy/transformers.py gavelpy $(FAST)
 
 # The environment.
 
