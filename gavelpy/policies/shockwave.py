@@ -18,7 +18,7 @@ from gavelpy.policies.base import ProblemInput
 from gavelpy.policies.memory import as_memory
 from gavelpy.policies.phase_forecasts import PhaseForecasts
 from gavelpy.policies.refusals import refuse_unused
-from gavelpy.policies.window_plans import WindowProblem, best_numbers, rounds_of
+from gavelpy.policies.window_plans import GAP, WindowProblem, best_numbers, rounds_of
 from gavelpy.solve.solver import Solver
 
 ROUND_S = 360.0  # without a scheduler
@@ -213,8 +213,9 @@ class _Answer:
                 free[t] -= gpus
                 share[self._row[k], t] = 1.0
         value, bound = self._plan["value"], self._plan["bound"]
-        gap = (bound - value) / max(abs(value), np.finfo(np.float64).tiny)
-        certificate = Certificate(value, bound, gap, 0.0, "rule", solve_s=0.0)
+        gap = (bound - value) / max(abs(value), abs(bound), np.finfo(np.float64).tiny)
+        warning = f"feasible, but the plan is proved to a gap of {gap:.1e} only, not to {GAP:g}" if gap > GAP else ""
+        certificate = Certificate(value, bound, gap, 0.0, "rule", solve_s=0.0, warning=warning)
         named = np.column_stack([self._row[order], self._type[order]]).reshape(-1, 2).astype(np.int64)
         found = Allocation.of_known(p, share, np.full(len(p.gpu_types), np.nan), certificate)
         phases, fair = self._forecasts.as_json(p), self._series

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gavelpy.journal.codec import decode
-from gavelpy.mechanism import domains
+from gavelpy.mechanism import domains, nodes
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import NodeLost, NodeUnhealthy, NodeUnreachable
 from gavelpy.mechanism.jobs import JobTable
@@ -79,13 +79,13 @@ def forget_where_checkpoints_are(patch: pytest.MonkeyPatch) -> None:
 
 
 def use_leases_again(patch: pytest.MonkeyPatch) -> None:
-    restarted = SchedulerCore._restarted
+    restarted = nodes.restarted
 
     def forgetful(core: SchedulerCore, incarnation: int) -> object:
         core.leases.next_lease = max(0, core.leases.next_lease - 3)
         return restarted(core, incarnation)
 
-    patch.setattr(SchedulerCore, "_restarted", forgetful)
+    patch.setattr(nodes, "restarted", forgetful)
 
 
 def resume_from_the_lease_before(patch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Successive halving and HyperBand against the papers' tables and a plain loop; roles of jobs as text."""
+"""Successive halving and HyperBand against the papers' algorithms and a plain loop; roles of jobs as text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def stages(bracket: Bracket, steps_max: float) -> list[tuple[int, float]]:
     return list(zip(jobs, [*(rung.steps for rung in bracket.rungs), steps_max], strict=True))
 
 
-def test_hyperband_gives_the_table_of_the_paper_for_81_steps() -> None:
+def test_hyperband_gives_the_brackets_of_algorithm_1_for_81_steps() -> None:
     assert [stages(bracket, 81) for bracket in hyperband(1, 81, 3)] == R_81
 
 

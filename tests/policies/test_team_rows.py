@@ -151,8 +151,8 @@ def test_nothing_is_kept_for_a_gang_that_needs_more_than_is_guaranteed() -> None
 
 
 WITHOUT_RESOURCES = {
-    "allox", "conservative_backfilling", "easy_backfilling", "elasticflow", "gandiva", "gandiva_fair", "strategy_proof",
-    "themis",
+    "allox", "conservative_backfilling", "easy_backfilling", "elasticflow", "gandiva", "gandiva_fair", "shockwave",
+    "strategy_proof", "themis",
 }  # fmt: skip
 
 
