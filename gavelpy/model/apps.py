@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from gavelpy.errors import InvalidInput
-from gavelpy.model.arrays import VALUE_MAX
+from gavelpy.model.limits import VALUE_MAX
 
 NAME_ALLOWED = "1 to 63 letters, digits, '.', '_' and '-', a letter or digit first"
 METRIC_ALLOWED = "1 to 63 letters, digits, '.', '_', '/' and '-', a letter or digit first"

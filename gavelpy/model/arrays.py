@@ -11,12 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from gavelpy.errors import InvalidInput
+from gavelpy.model.limits import VALUE_MAX as VALUE_MAX
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-
-VALUE_MAX = 1e18  # of rates, weights and steps; their products stay far from overflow
 
 
 PAIRWISE = 8  # numbers in a row from which numpy adds in another order than one after the other

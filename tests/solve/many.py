@@ -26,7 +26,7 @@ from gavelpy.solve.certificate import GAP_MAX, GAP_MAX_CONCAVE, VIOLATION_MAX
 from gavelpy.solve.filling import water_level
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin, MaxMinLexicographic, MaxSum, MaxSumLog, MinMaxFinishTime
-from gavelpy.solve.prices import engine, highest_level, newton
+from gavelpy.solve.prices import engine, highest_level, starting_prices
 from gavelpy.solve.solver import Solver
 from tests.solve.exact import Duals, proof
 from tests.solve.improvement import improvement
@@ -71,7 +71,7 @@ WAYS: Mapping[str, tuple[tuple[ModuleType, str, int], ...]] = {
     ),
     "quick rungs always": (
         (engine, "CLASSES_MIN", 1),
-        *((module, "NEWTON_MIN", 1) for module in (engine, newton, finish_time, water_level)),
+        *((module, "NEWTON_MIN", 1) for module in (engine, starting_prices, finish_time, water_level)),
         (linear, "MANY", 0),
         (linear, "MANY_FOR_EACH", 0),
     ),
