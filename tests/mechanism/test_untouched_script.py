@@ -80,7 +80,7 @@ class ScriptWorld(World):
 
 def on_one_gpu(spec: JobSpec) -> JobSpec:
     """A job without a gang, whose checkpoint could be where too few GPUs are left: there are three nodes only."""
-    return JobSpec(**(vars(spec) | {"gpus": 1}))
+    return replace(spec, gpus=1)
 
 
 @pytest.fixture

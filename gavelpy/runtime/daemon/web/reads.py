@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from aiohttp import web
@@ -175,7 +176,8 @@ def job_values(status: JobStatus) -> dict[str, Any]:
 
 def description_values(spec: JobSpec) -> dict[str, Any]:
     """A job as its owner described it."""
-    values = {name: value for name, value in vars(spec).items() if name not in ("id", "begin_s", "kind")}
+    names = [field.name for field in fields(spec) if field.name not in ("id", "begin_s", "kind")]
+    values = {name: getattr(spec, name) for name in names}
     return {"name": spec.id, "kind": str(spec.kind.value), **values}
 
 
