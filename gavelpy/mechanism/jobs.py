@@ -11,7 +11,7 @@ from gavelpy.mechanism import sizes
 from gavelpy.mechanism.app_table import AppTable
 from gavelpy.mechanism.claims import ClaimTable
 from gavelpy.mechanism.identities import Identities, by_serial
-from gavelpy.mechanism.lifecycle import JobFact, JobState, Resumes, states_after
+from gavelpy.mechanism.lifecycle import LAST_ALIVE, JobFact, JobState, Resumes, states_after
 from gavelpy.mechanism.node_resources import needs_of
 from gavelpy.mechanism.row_lists import RowLists
 from gavelpy.mechanism.sizes import JobSizes
@@ -268,6 +268,11 @@ class JobTable:
     def active(self) -> Ints:
         """Serials of jobs that are not over, ascending."""
         return self.lists.active
+
+    def are_over(self, serials: Ints) -> Bools:
+        """Whether these jobs are over, also those that have left, (K,)."""
+        rows = self.ids.rows(serials)
+        return np.where(rows < 0, (serials >= 0) & (serials < self.ids.next_serial), self.state[rows] > LAST_ALIVE)
 
     def living_jobs(self, owner: str) -> int:
         """How many of an owner's jobs are not over."""

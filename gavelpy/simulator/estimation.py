@@ -98,16 +98,18 @@ class Estimation:
         self.loop.answered()
         self.reasons += [remark.text for remark in answer.remarks]
         rates = answer.rates_steps_per_s
-        changed = answer.notable(sizes.rates_at(core.jobs, answer.jobs, answer.gpus)[:, : rates.shape[1]])
-        rows = answer.jobs[changed]
-        gpus = answer.gpus[changed] if len(sizes.several(core.jobs, rows)) else NO_INTS
-        return ThroughputEstimated(rows, rates[changed], gpus) if len(rows) else None
+        rows = core.jobs.ids.rows(answer.jobs)  # all are there: they are unfinished
+        changed = answer.notable(sizes.rates_at(core.jobs, rows, answer.gpus)[:, : rates.shape[1]])
+        gpus = answer.gpus[changed] if len(sizes.several(core.jobs, rows[changed])) else NO_INTS
+        return ThroughputEstimated(answer.jobs[changed], rates[changed], gpus) if np.count_nonzero(changed) else None
 
     def _living(self, jobs: JobTable) -> KnownJobs:
         position, gpus = sizes.every(jobs, jobs.active)
         rows = jobs.active[position]
-        several = frozenset(rows[sizes.several(jobs, rows)].tolist())
-        return KnownJobs(rows, [self._jobs[row].job_type for row in rows.tolist()], gpus, [{}] * len(rows), several)
+        serials = jobs.ids.of_rows(rows)
+        several = frozenset(serials[sizes.several(jobs, rows)].tolist())
+        types = [self._jobs[job].job_type for job in serials.tolist()]
+        return KnownJobs(serials, types, gpus, [{}] * len(rows), several)
 
     def _known(self, row: int, gpus: int) -> KnownJob:
         job = self._jobs[row]

@@ -21,10 +21,8 @@ from gavelpy.engine import Engine
 from gavelpy.errors import InvalidInput
 from gavelpy.journal.codec import encode
 from gavelpy.journal.history import History
-from gavelpy.mechanism import failures
 from gavelpy.mechanism.accept import check_foreign
 from gavelpy.mechanism.commands import Command, SolveAllocation
-from gavelpy.mechanism.consolidation import fragmentation_delays_s
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import (
     NO_INTS,
@@ -60,6 +58,7 @@ from gavelpy.simulator.conditions.exogenous import ExogenousEvents, GpuFailed
 from gavelpy.simulator.conditions.run import RunConditions
 from gavelpy.simulator.conditions.trials import FAILED
 from gavelpy.simulator.job_sizes import check_sizes, true_rates_by_size
+from gavelpy.simulator.leaving import CANCELLED, OVER_MIN, LeavingJobs
 from gavelpy.simulator.metric_reports import MetricReports
 from gavelpy.simulator.metrics import SimulationResult, with_probes_made
 from gavelpy.simulator.phases import RatePhases
@@ -72,7 +71,6 @@ if TYPE_CHECKING:
 
 IDLE_ANSWERS_MAX = 1000  # answers in a row while nothing runs, by a policy with `again_s`
 HORIZON_S = 100 * 365.25 * 86400.0
-CANCELLED = "cancelled by its user"
 ENDLESS = "still running after 100 years, where simulations end"
 Recorded = tuple[float, Event]
 Observer = Callable[[Event, float], None]
@@ -106,6 +104,7 @@ class Simulation(VirtualScheduler):
         estimation: Estimation | None = None,
         throughputs: ThroughputTable | None = None,
         node_events: Iterable[tuple[float, NodeEvent | JobCancelled]] = (),
+        over_min: int = OVER_MIN,
     ) -> None:
         check_known(trace.jobs, settings.mechanism)
         check_apps([job.app for job in trace.jobs])
@@ -125,6 +124,7 @@ class Simulation(VirtualScheduler):
         self.recorded = deque(recorded)
         self.idle_answers = 0  # in a row, while no job had a lease
         self.stall = Stall(len(trace))
+        self.leaving = LeavingJobs(self.core, trace.jobs, over_min)
         self.capacity = CapacityMeter(self)
         self.observers: list[Observer] = [self.history.apply, self.stall, self.capacity, *observers]
         self.estimation = estimation
@@ -227,6 +227,8 @@ class Simulation(VirtualScheduler):
                 next_job += 1
             if self.advance():
                 left = total - self._done()
+                if (leave := self.leaving.due()) is not None:
+                    self.handle(leave)
             if self.progress is not None:
                 self.progress(self.label, total - left, total, now_s)
 
@@ -255,10 +257,11 @@ class Simulation(VirtualScheduler):
     def _done(self) -> int:
         """Measured jobs that are over; counted when their number may have changed."""
         jobs = self.core.jobs
-        over = jobs.count - len(jobs.active)
+        arrived = jobs.ids.next_serial
+        over = arrived - len(jobs.active)
         if over != self._over:
-            arrived = self._measured_before.item(jobs.count)
-            self._over, self._measured_over = over, int(arrived - np.count_nonzero(self.measured[jobs.active]))
+            living = np.count_nonzero(self.measured[jobs.ids.of_rows(jobs.active)])
+            self._over, self._measured_over = over, int(self._measured_before.item(arrived) - living)
         return self._measured_over
 
     def _is_stalled(self) -> bool:
@@ -327,27 +330,25 @@ class Simulation(VirtualScheduler):
 
     def _why_not_finished(self) -> dict[int, str]:
         """Why jobs wait, run forever, or are over without having finished."""
-        why = {row: reason.text for row, reason in reasons(self.core).items()} if len(self.core.jobs.active) else {}
+        ids, waiting = self.core.jobs.ids, reasons(self.core) if len(self.core.jobs.active) else {}
+        why = {ids.serial(row): reason.text for row, reason in waiting.items()}
         why |= self._ends()
         if self.core.wakeup_s > HORIZON_S:
-            running = np.flatnonzero(self.core.view().job_state == JobState.RUNNING).tolist()
-            why |= dict.fromkeys(running, ENDLESS)
+            running = np.flatnonzero(self.core.view().job_state == JobState.RUNNING)
+            why |= dict.fromkeys(ids.of_rows(running).tolist(), ENDLESS)
         return why
 
     def _ends(self) -> dict[int, str]:
         """Why jobs are over that have not finished."""
-        jobs, state = self.core.jobs, self.core.view().job_state
-        failed, cancelled = (np.flatnonzero(state == one).tolist() for one in (JobState.FAILED, JobState.CANCELLED))
-        why = {row: failures.in_words(jobs, row, self.core.settings, is_given_up=True) for row in failed}
-        why |= {row: FAILED if row in self.conditions.trials.failed else CANCELLED for row in cancelled}
-        return why | jobs.apps.ended
+        why = self.leaving.ends()
+        return why | {job: FAILED for job in self.conditions.trials.failed if why.get(job) == CANCELLED}
 
     def _metrics(self, effort: metrics.Effort, useful_gpu_s: Floats) -> metrics.RunMetrics:
         assert self.agents is not None, "a run has a cluster"
         found = with_probes_made(
             metrics.metrics(self.history, self.measured, effort, useful_gpu_s), self.engine.profiled, self.history
         )
-        found = metrics.with_delays(found, self.history, self.measured, fragmentation_delays_s(self.core))
+        found = metrics.with_delays(found, self.history, self.measured, self.leaving.delays_s())
         used_gpu_s, trials = self.agents.used_gpu_s(self.history.now_s), self.conditions.trials
         trials_gpu_s = trials.gpu_s(self.history.now_s) if trials.nodes else None
         return replace(found, gpu_hours=gpu_hours(self.history, self.capacity, used_gpu_s, trials_gpu_s))

@@ -28,7 +28,6 @@ from gavelpy.mechanism.events import (
     PriceChanged,
     ReservationAdded,
 )
-from gavelpy.mechanism.lifecycle import LAST_ALIVE
 from gavelpy.model.cluster import Cluster, ClusterNode
 from gavelpy.model.job import JobSpec, NodeId
 from gavelpy.model.places import PLACE_NAMES
@@ -104,9 +103,9 @@ class ExogenousEvents:
         if callable(found):
             return found(core, now_s)
         self._single -= 1
-        if isinstance(found, JobCancelled) and core.jobs.state[found.job] > LAST_ALIVE:
+        if isinstance(found, JobCancelled) and core.jobs.are_over(np.array([found.job])).all():
             return []
-        if isinstance(found, JobsReleased) and (core.jobs.state[found.jobs] > LAST_ALIVE).all():
+        if isinstance(found, JobsReleased) and core.jobs.are_over(found.jobs).all():
             return []
         return [found]
 
@@ -200,7 +199,7 @@ class ExogenousEvents:
         here = [node.node_id for node in nodes if not self._absent[node.node_id]]
         jobs = [core.pool.jobs_on(name) for name in here]
         rows = np.unique(np.concatenate(jobs)) if jobs else np.zeros(0, dtype=np.int64)
-        return [*map(NodeDraining, here), *([JobsRequeued(rows)] if len(rows) else [])]
+        return [*map(NodeDraining, here), *([JobsRequeued(core.jobs.ids.of_rows(rows))] if len(rows) else [])]
 
     def _fail_gpu(self, node: ClusterNode, number: int, count: int, now_s: float) -> None:
         failures, cause = self._conditions.nodes, "GPU failure"
