@@ -66,7 +66,7 @@ def _may_shorten(core: SchedulerCore) -> bool:
     """Whether a request may leave out jobs that the policy, a queue, does not reach."""
     jobs, pool, settings = core.jobs, core.pool, core.settings
     is_limited = settings.limits_users or settings.priorities or settings.teams or settings.packing
-    is_special = jobs.sizes or jobs.needs or pool.is_divided or len(core.exempt.jobs) or len(core.fixed)
+    is_special = jobs.sizes or jobs.needs or pool.is_divided or len(core.exempt.jobs)
     return settings.in_order and not (is_limited or is_special) and settings.rules == Rules()
 
 

@@ -148,6 +148,8 @@ class SchedulerCore:
                 return self._answered(event)
             case LeaseStarted() | ProgressReported() | CheckpointSaved() | SavingDeclared() | LastStepReported():
                 reports.running(self.jobs, self.pool, event, now_s)
+                if self.pool.any_unhealthy and isinstance(event, LeaseStarted):
+                    self.question.has_stopped = False  # running jobs on unhealthy nodes do not queue: see `fixed`
             case LeaseEnded():
                 return self._lease_ended(event)
             case TotalAnnounced() | GpuMemoryMeasured() | TurnMeasured() | MetricsReported():

@@ -16,12 +16,14 @@ from gavelpy.mechanism.events import (
     AllocationSolved,
     ConfigChanged,
     Event,
+    JobSubmitted,
+    NodeUnhealthy,
     ProgressReported,
     WakeupDue,
 )
 from gavelpy.mechanism.snapshot import restore, snapshot
 from gavelpy.model.cluster import Cluster
-from gavelpy.model.job import Trace
+from gavelpy.model.job import NodeId, Trace
 from gavelpy.policies.base import PolicyRun, is_queue, policy_named
 from gavelpy.simulator.compare import engine_for
 from gavelpy.simulator.conditions.spec import conditions_of
@@ -29,10 +31,14 @@ from gavelpy.simulator.settings import SimulationSettings
 from gavelpy.simulator.simulate import Simulation
 from gavelpy.traces.generator import GeneratorOptions, generate
 from gavelpy.traces.workloads import published_throughputs
+from tests.mechanism.builders import answer, make_core, make_spec, start, tell, wake
 
 CLUSTER = Cluster.parse("v100:8,p100:4,k80:8")
 DEFAULT = SimulationSettings()
 FAILING = replace(DEFAULT, conditions=conditions_of({"nodes": {"mtbf_h": 2000}, "job_failures": {"early_share": 0.2}}))
+UNHEALTHY = replace(
+    DEFAULT, conditions=conditions_of({"nodes": {"gpu_mtbf_h": 2000, "gpu_repair": {"median_s": 20_000, "sigma": 1}}})
+)
 LIMITED = replace(
     DEFAULT,
     mechanism=replace(DEFAULT.mechanism, solve_interval_s=0.0, jobs_running_a_user_max=2),
@@ -79,7 +85,10 @@ def run(settings: SimulationSettings, run: PolicyRun, *, seed: int, whole: bool)
     return found, simulation
 
 
-@pytest.mark.parametrize(("settings", "blind", "seed"), [(DEFAULT, False, 0), (DEFAULT, True, 1), (FAILING, False, 2)])
+@pytest.mark.parametrize(
+    ("settings", "blind", "seed"),
+    [(DEFAULT, False, 0), (DEFAULT, True, 1), (FAILING, False, 2), (UNHEALTHY, False, 1)],
+)
 def test_jobs_that_a_queue_does_not_reach_change_no_lease(
     settings: SimulationSettings, blind: bool, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +134,25 @@ def test_a_core_without_a_policy_replays_a_run_with_fewer_requests(monkeypatch: 
 
     assert encode_state(snapshot(core)) == encode_state(snapshot(simulation.core))
     assert encode_state(snapshot(copy)) == encode_state(snapshot(core))
+
+
+def test_a_lease_that_starts_on_an_unhealthy_node_lets_the_queue_reach_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(competition, "FIRST_ASKED", 1)
+    servers = (("v100", 1), ("v100", 1))
+    settings = {"servers": servers, "in_order": True, "fill_leftover": False}
+    core = make_core(*map(make_spec, "abcdefgh"), **settings)
+    wake(core)
+    answer(core, (0, 0, 1.0), (1, 0, 1.0))
+    tell(core, NodeUnhealthy(NodeId("n0"), "a GPU failed"))
+    wake(core)
+    answer(core, (1, 0, 1.0))
+    tell(core, JobSubmitted(make_spec("i")))
+    assert not core.question.stale, "it is behind jobs for which there are too few GPUs"
+
+    start(core, 0)
+    tell(core, JobSubmitted(make_spec("j")))
+
+    assert core.question.stale, "the first job is bound to its node, and no longer in the queue"
 
 
 def test_only_fifo_is_a_queue_in_order_of_arrival() -> None:
