@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -171,12 +171,8 @@ class JobQueries:
 
 def as_described(spec: JobSpec) -> JobSpec:
     """A job as its owner described it: with its own name, and without values that may be secrets."""
-    return JobSpec(
-        **(
-            vars(spec)
-            | {"id": JobId(name_of(spec.id)), "environment": redacted(spec.environment), "notify": spec.notify.redacted}
-        )
-    )
+    id, environment = JobId(name_of(spec.id)), redacted(spec.environment)
+    return replace(spec, id=id, environment=environment, notify=spec.notify.redacted)
 
 
 def redacted(environment: Mapping[str, str]) -> dict[str, str]:
