@@ -32,6 +32,8 @@ class Identities:
         self.in_rows = False  # events and commands name rows, in a copy of a core that is discarded
         self._room: Ints | None = None  # serials by row, and room for more; None = row and serial are the same
         self._count = 0  # of these
+        self._first = 0  # the least serial in `_row_of`
+        self._row_of: Ints = np.zeros(0, dtype=np.int64)  # by serial from `_first` on, and room for more; GONE = left
 
     @property
     def is_plain(self) -> bool:
@@ -54,7 +56,9 @@ class Identities:
         if self._room is not None:
             if self._count == len(self._room):
                 self._room = np.concatenate([self._room, np.zeros_like(self._room)])
-            self._room[self._count] = serial
+            if serial - self._first == len(self._row_of):
+                self._row_of = np.concatenate([self._row_of, np.full_like(self._row_of, GONE)])
+            self._room[self._count], self._row_of[serial - self._first] = serial, self._count
             self._count += 1
         self.next_serial += 1
         return serial
@@ -68,6 +72,9 @@ class Identities:
         self._room = np.zeros(max(_FIRST_ROWS, 2 * len(serials)), dtype=np.int64)
         self._count, self.next_serial = len(serials), next_serial
         self._room[: self._count] = serials
+        self._first = int(serials[0]) if len(serials) else next_serial
+        self._row_of = np.full(max(_FIRST_ROWS, 2 * (next_serial - self._first)), GONE)
+        self._row_of[serials - self._first] = np.arange(len(serials))
 
     def serial(self, row: int) -> int:
         """The serial of the job in a row."""
@@ -81,18 +88,18 @@ class Identities:
         """The row of a job; GONE if it has left or was never submitted."""
         if self._room is None:
             return serial if 0 <= serial < self.next_serial else GONE
-        row = int(np.searchsorted(self.serials, serial))
-        return row if row < self._count and self._room[row] == serial else GONE
+        return int(self._row_of[serial - self._first]) if self._first <= serial < self.next_serial else GONE
 
     def rows(self, serials: Ints) -> Ints:
         """The rows of jobs, (K,); GONE for those that have left or were never submitted."""
+        if serials.shape == (1,):  # most events
+            return np.array([self.row(serials.item())])
+        is_given = (serials >= self._first) & (serials < self.next_serial)
         if self._room is None:
-            return np.where((serials >= 0) & (serials < self.next_serial), serials, GONE)
-        kept = self.serials
-        if not len(kept):
-            return np.full(len(serials), GONE)
-        rows = np.minimum(np.searchsorted(kept, serials), len(kept) - 1)
-        return np.where(kept[rows] == serials, rows, GONE)
+            return np.where(is_given, serials, GONE)
+        if is_given.all():
+            return self._row_of[serials - self._first]
+        return np.where(is_given, self._row_of[np.where(is_given, serials - self._first, 0)], GONE)
 
     def has(self, serials: Ints) -> Bools:
         """Whether these jobs are in the table, (K,)."""

@@ -7,7 +7,7 @@ never given are refused.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from gavelpy.model.arrays import Bools, Ints
 if TYPE_CHECKING:
     from gavelpy.mechanism.core import SchedulerCore
 
+Message = TypeVar("Message")
 _BY_JOB = (
     "leases",
     "steps_done",
@@ -72,6 +73,8 @@ def to_rows(ids: Identities, event: Event) -> tuple[Event | None, list[Command]]
     serials: Ints | None = getattr(event, "jobs", None)
     if not isinstance(serials, np.ndarray):
         return event, []
+    if serials.shape == (1,) and (row := ids.row(serials.item())) != GONE and not isinstance(event, AllocationSolved):
+        return _with(event, jobs=np.array([row])), []  # most events
     rows = _rows(ids, "jobs", serials)
     here = rows != GONE
     commands: list[Command] = []
@@ -89,9 +92,9 @@ def to_rows(ids: Identities, event: Event) -> tuple[Event | None, list[Command]]
 def _command(ids: Identities, command: Command) -> Command:
     match command:
         case SolveAllocation() | EstimateThroughput():
-            return replace(command, jobs=ids.of_rows(command.jobs))
+            return _with(command, jobs=ids.of_rows(command.jobs))
         case RoundPlan():
-            return replace(
+            return _with(
                 command,
                 extend_jobs=ids.of_rows(command.extend_jobs),
                 revoke_jobs=ids.of_rows(command.revoke_jobs),
@@ -103,10 +106,17 @@ def _command(ids: Identities, command: Command) -> Command:
             return command
 
 
+def _with(one: Message, **values: Any) -> Message:  # Any: of each field's type
+    """The same event or command with other values of some fields, as by `replace` but in a tenth of the time."""
+    found = object.__new__(type(one))
+    vars(found).update(vars(one), **values)
+    return found
+
+
 def _rows(ids: Identities, name: str, serials: Ints) -> Ints:
-    is_known = (serials >= 0) & (serials < ids.next_serial)
-    if not is_known.all():
-        raise InvalidInput(f"{name} must be in [0, {ids.next_serial}), got {serials[~is_known][0]}")
+    if len(serials) and not (serials.min() >= 0 and serials.max() < ids.next_serial):
+        wrong = serials[(serials < 0) | (serials >= ids.next_serial)][0]
+        raise InvalidInput(f"{name} must be in [0, {ids.next_serial}), got {wrong}")
     return ids.rows(serials)
 
 
@@ -124,7 +134,7 @@ def _columns(event: Any) -> list[str]:  # Any: an event with jobs
 def _among(event: Any, rows: Ints, here: Bools) -> Event:  # Any: an event with jobs
     """The event with rows, of the jobs that are here."""
     if here.all():
-        found: Event = replace(event, jobs=rows)
+        found: Event = _with(event, jobs=rows)
         return found
     _check_lengths(event, rows)
     changes = {name: getattr(event, name)[here] for name in _columns(event)}
