@@ -20,6 +20,7 @@ from gavelpy.model.job_phases import Phases, check_phases_of
 from gavelpy.model.job_sizes import RatesBySize, checked_plans, checked_rates, checked_sizes
 from gavelpy.model.metric_curve import MetricCurve
 from gavelpy.model.notify import NO_NOTIFICATIONS, Notify
+from gavelpy.model.slots import changed, set_values, values_of
 from gavelpy.model.software import OF_NODE, Software
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class JobKind(StrEnum):
 @dataclass(frozen=True, slots=True)  # with slots, a job takes a third of the memory
 class JobSpec:
     """One job as submitted. Raises InvalidInput, which names field, value and what is allowed."""
+
+    __getstate__, __setstate__ = values_of, set_values
 
     id: JobId
     steps_total: float
@@ -238,14 +241,11 @@ class JobSpec:
 
     def renamed(self, id: JobId, owner: str) -> JobSpec:
         """The same job with another id and owner. Only these two are validated again."""
-        spec = self._changed(id=id, owner=owner)
-        spec._check_id()
-        spec._check_owner()
-        return spec
+        return self._renamed(id, owner)
 
     def ordered(self, after_ok: Sequence[int], after_any: Sequence[int], array_position: int) -> JobSpec:
         """The same job after these jobs, and at this place of its array."""
-        spec = self._changed(after_ok=tuple(after_ok), after_any=tuple(after_any), array_position=array_position)
+        spec = changed(self, after_ok=tuple(after_ok), after_any=tuple(after_any), array_position=array_position)
         spec._check_order()
         return spec
 
@@ -256,7 +256,13 @@ class JobSpec:
         """
         ok, ended = (tuple(k if k >= 0 else serial + k for k in of) for of in (self.after_ok, self.after_any))
         begin_s = max(self.begin_at_s - unix_s, 0.0) if self.begin_at_s else self.begin_s
-        return self.renamed(id, owner)._changed(after_ok=ok, after_any=ended, begin_s=begin_s)
+        return self._renamed(id, owner, after_ok=ok, after_any=ended, begin_s=begin_s)
+
+    def _renamed(self, id: JobId, owner: str, **others: Any) -> JobSpec:  # Any: values of other fields
+        spec = changed(self, id=id, owner=owner, **others)
+        spec._check_id()
+        spec._check_owner()
+        return spec
 
     def limited(self, time_s: float, stall_s: float) -> JobSpec:
         """The same job with these limits. Only they are validated again."""
@@ -264,19 +270,12 @@ class JobSpec:
             return self
         _not_negative(self.id, "time_s", time_s)
         _not_negative(self.id, "stall_s", stall_s)
-        return self._changed(time_s=time_s, stall_s=stall_s)
+        return changed(self, time_s=time_s, stall_s=stall_s)
 
     def with_rates(self, rates_steps_per_s: Mapping[str, float]) -> JobSpec:
         """The same job with these rates. Only they are validated again."""
-        spec = self._changed(rates_steps_per_s=rates_steps_per_s)
+        spec = changed(self, rates_steps_per_s=rates_steps_per_s)
         spec._check_rates()
-        return spec
-
-    def _changed(self, **values: Any) -> JobSpec:  # Any: of each field's type
-        """The same job with other values of some fields, which are not validated."""
-        spec = object.__new__(JobSpec)
-        for name in JobSpec.__slots__:
-            object.__setattr__(spec, name, values[name] if name in values else getattr(self, name))
         return spec
 
 

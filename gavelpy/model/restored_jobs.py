@@ -11,6 +11,7 @@ from typing import Any
 
 from gavelpy.model.job import JobKind, JobSpec
 from gavelpy.model.notify import Notify
+from gavelpy.model.slots import set_values
 from gavelpy.model.software import OF_NODE, Software
 
 _FIELDS = fields(JobSpec)
@@ -33,8 +34,7 @@ def restored_specs(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[
         for field in lacking:
             values[field.name] = {} if field.default is MISSING else field.default
         spec = object.__new__(JobSpec)
-        for name, value in values.items():
-            object.__setattr__(spec, name, value)
+        set_values(spec, [values[name] for name in JobSpec.__slots__])
         specs.append(spec)
     return specs
 
