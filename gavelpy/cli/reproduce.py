@@ -178,6 +178,8 @@ _register(
     "cost", "objectives:COST", RateChoices, "Gavel: cost of all jobs, with deadlines or without.", "", "--rates 1,2"
 )
 
+_register("slaq", "slaq:SLAQ", TraceNumberChoices, "SLAQ: losses over time, against fair shares.", "", "--seeds 3")
+
 
 def _reproduce(
     find: Callable[[], PublishedFigure],

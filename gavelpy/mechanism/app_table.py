@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gavelpy.model.apps import AppRole, Rung
+from gavelpy.model.apps import LOSS, AppRole, Direction, Rung
+from gavelpy.model.arrays import Floats, Ints
+from gavelpy.model.loss_reports import losses_of
 
 if TYPE_CHECKING:
     from gavelpy.mechanism.events import MetricsReported
@@ -144,6 +146,21 @@ def book(jobs: JobTable, event: MetricsReported) -> None:
         if name in known or len(known) < NAMES_MAX:
             point = float(event.metric_steps[k]), float(event.values[k])
             jobs.apps.curves[row] = known | {name: known.get(name, NO_CURVE).with_point(*point)}
+
+
+def losses(jobs: JobTable, rows: Ints) -> Floats:
+    """What these jobs reported of the metric of their app, or of `loss`, as `AllocationProblem.losses`, (K, n, 2)."""
+    curves = jobs.apps.curves
+    if not curves:
+        return np.zeros((len(rows), 0, 2))
+    return losses_of([_reports(jobs, row) if row in curves else () for row in rows.tolist()])
+
+
+def _reports(jobs: JobTable, row: int) -> list[tuple[float, float]]:
+    role = role_of(jobs, row) if jobs.specs[row].app else None
+    curve = jobs.apps.curve(row, LOSS if role is None else role.metric)
+    sign = -1.0 if role is not None and role.direction is Direction.MAX else 1.0
+    return [(step, sign * value) for step, value in zip(curve.steps, curve.values, strict=True)]
 
 
 def next_rung(jobs: JobTable, row: int) -> Rung | None:

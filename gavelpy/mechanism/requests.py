@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from gavelpy.mechanism import node_resources, priority_classes, sizes, team_plan
+from gavelpy.mechanism import app_table, node_resources, priority_classes, sizes, team_plan
 from gavelpy.mechanism import problem_columns as numpy_steps
 from gavelpy.mechanism.claims import ALONE, ClaimKeys
 from gavelpy.mechanism.commands import ClusterPart, EstimateThroughput, RequestedSize, SizesOfJobs, SolveAllocation
@@ -346,6 +346,7 @@ def problem_of(
         owner=found.owner,
         restart_s=found.restart_s,
         completion_value=_values_of(jobs, rows),
+        losses=app_table.losses(jobs, rows),
         job_types=tuple(jobs.job_types),
         owners=tuple(jobs.owners),
         entities=entities,

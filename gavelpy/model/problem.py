@@ -24,6 +24,7 @@ from gavelpy.model.arrays import Bools, Floats, Ints, floats, require, spread
 from gavelpy.model.completion_value import rows_of
 from gavelpy.model.configurations import THOUSANDTHS, Size
 from gavelpy.model.job import JobId
+from gavelpy.model.loss_reports import Reports, losses_of
 from gavelpy.model.problem_arrays import GPUS, Entity, EntityPolicy, ProblemArrays
 
 __all__ = ["GPUS", "THOUSANDTHS", "AllocationProblem", "BlindView", "Entity", "EntityPolicy", "Size"]
@@ -66,6 +67,7 @@ class AllocationProblem(ProblemArrays):
         owner: Sequence[str] = (),
         restart_s: npt.ArrayLike = 0.0,
         completion_value: Sequence[str] = (),  # J texts, "" = none; empty = none of all jobs
+        losses: Sequence[Reports] = (),  # of J jobs: steps and values that it reported; empty = none of all jobs
         memory: bytes = b"",
         resources: Mapping[str, npt.ArrayLike] = MappingProxyType({}),  # (T,) by name, of the nodes of each type
         demand: Mapping[str, npt.ArrayLike] = MappingProxyType({}),  # (J,) or one number, by name
@@ -93,7 +95,7 @@ class AllocationProblem(ProblemArrays):
         }  # fmt: skip
         columns: dict[str, Any] = {name: spread(name, values, (J,)) for name, values in per_job.items()}
         columns |= _numbered("job_type", job_type) | _numbered("owner", owner)
-        columns |= {"completion_value": rows_of(completion_value), "memory": memory}
+        columns |= {"completion_value": rows_of(completion_value), "losses": losses_of(losses), "memory": memory}
         return cls(
             job_ids=tuple(JobId(i) for i in job_ids),
             gpu_types=tuple(gpu_types),

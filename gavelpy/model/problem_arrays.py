@@ -15,6 +15,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import VALUE_MAX, Floats, Ints, floats, index_of, ints, require
 from gavelpy.model.completion_value import COLUMNS
 from gavelpy.model.job import JobId
+from gavelpy.model.loss_reports import checked_losses
 
 GPUS = "gpu"  # name of the first resource
 NONE_GIVEN: Ints = np.zeros(0, dtype=np.int64)
@@ -75,6 +76,7 @@ class ProblemArrays:
     owners: tuple[str, ...] = ()
     team_rows: int = 0  # how many of the last resources are limits of teams (`team_limits`)
     completion_value: Floats = field(default_factory=lambda: np.zeros(0))  # (J, 4) rows of `model.completion_value`
+    losses: Floats = field(default_factory=lambda: np.zeros(0))  # (J, K, 2) reported: see `model.loss_reports`
     plan: tuple[str, ...] = ()  # C texts that a configuration's job receives (`Size.plan`); empty = none
 
     def __post_init__(self) -> None:
@@ -89,6 +91,7 @@ class ProblemArrays:
                 object.__setattr__(self, name, np.full(J, nothing))
         if not np.size(self.completion_value):
             object.__setattr__(self, "completion_value", np.zeros((J, COLUMNS)))
+        object.__setattr__(self, "losses", checked_losses(self.losses, J))
         shapes: dict[str, tuple[int, ...]] = {
             "capacity": (T, R),
             "demand": (C, R),

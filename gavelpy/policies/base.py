@@ -115,6 +115,7 @@ class ProblemInput(StrEnum):
     OWNER = "owner"
     RESTART = "restart_s"
     COMPLETION_VALUE = "completion_value"
+    LOSSES = "losses"
 
     @property
     def in_words(self) -> str:
@@ -165,6 +166,7 @@ _IN_WORDS = {
     ProblemInput.OWNER: "owners",
     ProblemInput.RESTART: "restart times",
     ProblemInput.COMPLETION_VALUE: "values of completion",
+    ProblemInput.LOSSES: "reported losses",
 }
 # What users request. The others are the state of jobs, which a scheduler always has.
 REQUESTS = (

@@ -43,6 +43,7 @@ _PER_JOB = (
     "owner",
     "restart_s",
     "completion_value",
+    "losses",
 )
 
 Check = Callable[[Policy, AllocationProblem], None]
@@ -262,6 +263,9 @@ def with_other(problem: AllocationProblem, given: ProblemInput, seed: int = 0) -
         case ProblemInput.COMPLETION_VALUE:
             rows = np.column_stack([rng.integers(1, 4, J), scales, 1e4 * scales, np.zeros(J)])
             changed[given] = np.where(rows[:, :1] == 2, [[2.0, 1.0, 1e4, 1e-3]], rows)
+        case ProblemInput.LOSSES:
+            steps = np.broadcast_to(np.arange(1.0, 7.0), (J, 6)) * problem.steps_total[:, None] / 900.0
+            changed[given] = np.stack([steps, 1.0 / (1.0 + scales[:, None] * np.arange(6))], axis=2)
         case _:
             changed[given] = scales * getattr(problem, given)
     return replace(problem, **changed)

@@ -16,6 +16,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import Floats
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import GPUS_MAX
+from gavelpy.model.loss_reports import ALLOWED, Reports, are_reports
 from gavelpy.model.problem import AllocationProblem, Entity, EntityPolicy
 from gavelpy.model.team_limits import TeamLimits
 from gavelpy.traces.fields import JsonText, parse_json, read_text
@@ -42,6 +43,7 @@ class JobEntry(msgspec.Struct, forbid_unknown_fields=True):
     job_type: str = ""
     owner: str = ""
     completion_value: str = ""
+    losses: list[tuple[float, float]] = []  # step and value of each report
     demand: dict[str, Any] = {}  # of resources next to GPUs; checked in problem_resources.py
     demand_per_gpu: dict[str, Any] = {}
     sizes: list[SizeEntry] = []
@@ -151,6 +153,7 @@ def _problem(document: JsonText, content: ProblemFile) -> AllocationProblem:
         owners=[job.owner for job in jobs],
         types_held=[job.gpu_type_held or "" for job in jobs],
         completion_values=[job.completion_value for job in jobs],
+        losses=[job.losses for job in jobs],
     )
     problem = build_problem(columns, cluster, entities, error_of)
     problem = with_sizes(document, jobs, with_resources(document, content.resources, jobs, problem))
@@ -170,6 +173,7 @@ class JobColumns:
     owners: Sequence[str] = ()
     types_held: Sequence[str] = ()
     completion_values: Sequence[str] = ()
+    losses: Sequence[Reports] = ()
 
 
 def build_problem(
@@ -189,6 +193,9 @@ def build_problem(
         for i, value in enumerate(columns.numbers[name]):
             if not is_allowed(value):
                 raise error_of(i, (name,), allowed, value)
+    for i, reports in enumerate(columns.losses):
+        if not are_reports(reports):
+            raise error_of(i, ("losses",), ALLOWED, [list(report) for report in reports])
     known = list(entities) or [Entity(name) for name in dict.fromkeys(filter(None, columns.entities))]
     entity_row = {"": -1} | {entity.id: i for i, entity in enumerate(known)}
     for i, name in enumerate(columns.entities):
@@ -212,6 +219,7 @@ def build_problem(
         job_type=columns.job_types,
         owner=columns.owners,
         completion_value=columns.completion_values,
+        losses=columns.losses,
         **numbers,
     )
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from gavelpy.model.arrays import VALUE_MAX
 from gavelpy.model.completion_value import text_of
+from gavelpy.model.loss_reports import report_counts
 from gavelpy.model.problem import THOUSANDTHS, AllocationProblem
 from gavelpy.model.team_limits import RESOURCE, TeamLimits
 from gavelpy.traces.problem_json import DEFAULTS, NUMBERS
@@ -61,6 +62,8 @@ def _job(problem: AllocationProblem, row: int) -> dict[str, Any]:
         found["entity"] = problem.entities[problem.entity[row]].id
     if problem.completion_value[row].any():
         found["completion_value"] = text_of(problem.completion_value[row])
+    if count := int(report_counts(problem.losses[[row]])[0]):
+        found["losses"] = problem.losses[row, :count].tolist()
     named = {"gpu_type_held": problem.gpu_types, "job_type": problem.job_types, "owner": problem.owners}
     for name, labels in named.items():
         place = int(getattr(problem, name)[row])

@@ -64,6 +64,11 @@ ONE_TYPE_EACH = AllocationProblem.of(
 )  # fmt: skip
 PRICED = AllocationProblem.of("a", ["v100", "k80"], [1, 1], [[4.0, 2.0]], price_usd_per_gpu_h=[2.48, 0.45])
 
+REPORTING = AllocationProblem.of(
+    "ab", ["v100"], [1], [[4.0], [3.0]], steps_remaining=1e5, steps_total=1e5 + 4.0,
+    losses=[[(k, 1.0 / (1.0 + k)) for k in range(5)]] * 2,
+)  # fmt: skip
+
 DISPROVED = {
     ("allox", SHARING): ONE_GPU,  # the long job waits
     ("allox", ENVY): ONE_GPU,
@@ -144,6 +149,14 @@ DISPROVED = {
     ("hadar", ENVY): ONE_GPU,
     ("hadar", PARETO): GANGS,
     ("hadar", TRUTH): SEVEN_JOBS,
+    ("optimus", SHARING): ONE_GPU,  # one waits
+    ("optimus", ENVY): ONE_GPU,
+    ("optimus", PARETO): GANGS,
+    ("optimus", TRUTH): ONE_GPU,  # a job that reports a higher rate appears shorter
+    ("slaq", SHARING): ONE_GPU,  # one waits
+    ("slaq", ENVY): ONE_GPU,
+    ("slaq", PARETO): GANGS,
+    ("slaq", TRUTH): REPORTING,  # a job that reports a higher rate appears to gain more
     ("lucid", SHARING): ONE_GPU,  # one waits
     ("lucid", ENVY): ONE_GPU,
     ("lucid", PARETO): GANGS,

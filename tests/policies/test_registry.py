@@ -12,7 +12,7 @@ from gavelpy.policies.shortest_job_first import ShortestJobFirst
 
 CLASSES = registered()
 WAITING = {  # jobs start by answers only
-    "gandiva_introspective", "hadar", "lucid",
+    "gandiva_introspective", "hadar", "lucid", "slaq", "optimus",
     "allox", "conservative_backfilling", "easy_backfilling", "elasticflow", "fifo", "gandiva_fair",
     "least_attained_service", "pollux", "shockwave", "sia", "srsf", "srtf", "strategy_proof", "themis", "tiresias",
     "drf", "mesos", "tetris", "dorm",

@@ -48,8 +48,9 @@ def random_problem(seed: int) -> AllocationProblem:
         age_s=rng.uniform(0.0, 1e5, J), isolated_s=rng.uniform(0.0, 1e5, J), deadline_s=rng.uniform(1e3, 1e5, J),
         attained_gpu_s=rng.uniform(0.0, 1e5, J), price_usd_per_gpu_h=rng.uniform(0.5, 4.0, 3),
         entities=(Entity("x"), Entity("y", 2.0)), entity=rng.integers(-1, 2, J),
-        gpu_type_held=rng.integers(-1, 3, J) if seed % 3 else -1, restart_s=rng.uniform(1e3, 1e5, J),
+        gpu_type_held=rng.integers(-1, 3, J) if seed % 3 else -1, restart_s=10.0 ** rng.uniform(1.0, 5.0, J),
         completion_value=[f"linear:worth={1 + row}:time_s=9000" for row in range(J)],
+        losses=[[(x * steps[row] / 900, 1.0 / (1 + 0.2 * (row + 1) * x)) for x in range(1, 8)] for row in range(J)],
         owner=[("ann", "bob", "")[row % 3] for row in range(J)],
     )  # fmt: skip
 
