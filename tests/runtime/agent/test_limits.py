@@ -7,7 +7,6 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -158,9 +157,7 @@ def test_group_of_a_unit_is_above_that_of_its_agent() -> None:
 def scope() -> Iterator[Path]:
     """A group of version 2 like that of `systemd-run --scope -p Delegate=yes`."""
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    group = next(
-        (Path(point) / f"gavel-scope-{os.getpid()}" for _, point, kind, *_ in mounts if kind == "cgroup2"), None
-    )
+    group = next((Path(point) / f"scope-{os.getpid()}" for _, point, kind, *_ in mounts if kind == "cgroup2"), None)
     try:
         if group is None:
             raise OSError("none is mounted")
@@ -168,9 +165,8 @@ def scope() -> Iterator[Path]:
     except OSError as error:
         pytest.skip(f"this machine has no control groups of version 2 that can be written: {error}")
     yield group
-    for below in (group / "gavel-x", group / AGENT_GROUP, group):
-        with suppress(FileNotFoundError):
-            below.rmdir()
+    for below in (*group.glob("gavel-*/agent-*"), *group.glob("gavel-*"), group):
+        below.rmdir()
 
 
 @pytest.mark.parametrize("is_alone", [True, False])
@@ -187,6 +183,22 @@ def test_agent_that_is_alone_in_its_scope_moves_to_a_group_below(scope: Path, is
     own = next(line.split("::")[1] for line in groups.splitlines() if line.startswith("0::"))
     assert own.endswith(f"/{scope.name}/{AGENT_GROUP}" if is_alone else f"/{scope.name}")
     assert found.split() == ["cgroup", "v2", f"{scope}/gavel-x"]
+
+
+def test_agent_that_starts_keeps_the_groups_of_a_living_one_and_removes_those_of_a_dead_one(scope: Path) -> None:
+    find = "from gavelpy.runtime.agent.leases.containment import find_containment; print(find_containment({!r}).root)"
+    living = f"{find.format('living')}; print(flush=True); input()"
+    join = f'echo $$ > {scope}/cgroup.procs; exec "$@"'
+    alone = ["/bin/sh", "-c", join, "sh", PYTHON, "-c"]
+
+    subprocess.run([*alone, find.format("dead")], timeout=60.0, check=True)
+    with subprocess.Popen([*alone, living], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as agent:
+        assert agent.stdout is not None
+        assert agent.stdout.readline().strip() == f"{scope}/gavel-living"
+        subprocess.run([*alone, find.format("next")], timeout=60.0, check=True)
+
+        assert {group.name for group in scope.glob("gavel-*")} == {AGENT_GROUP, "gavel-living", "gavel-next"}
+        agent.communicate("\n", timeout=60.0)
 
 
 def test_limit_without_a_controller_is_refused(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ _LIMITERS: Final = ("memory", "pids", "cpu")
 _OPTIONS: Final = {"memory": "memory_bytes_per_gpu", "pids": "processes_per_gpu"}
 _PREFIX: Final = "gavel-"
 _PROBE: Final = "probe"
+_OWNER: Final = "agent-"  # and its process id: a group that keeps the root of a living agent without leases
 _PROBE_S: Final = 5.0
 _GIB: Final = 1 << 30
 _PERIOD_US: Final = 100_000  # of CPU quotas, the kernel's default
@@ -100,8 +101,9 @@ class Containment:
     def close(self) -> None:
         """Removes the directories of groups unless a lease still runs in one."""
         for root in {self.root, *(root for _, root in self.limiters.values())} - {""}:
-            with suppress(OSError):
-                Path(root).rmdir()
+            for directory in (_owner(Path(root)), Path(root)):
+                with suppress(OSError):
+                    directory.rmdir()
 
 
 def find_containment(
@@ -121,13 +123,12 @@ def find_containment(
         try:
             if kind == CGROUP_2:
                 _leave(place)
-            root.mkdir(exist_ok=True)
+            _owner(root).mkdir(parents=True, exist_ok=True)
             _try(root / _PROBE)
             _tidy(root)
         except (OSError, subprocess.SubprocessError) as error:
             logger.info("no control groups in %s: %s", place, error)
-            with suppress(OSError):
-                root.rmdir()
+            Containment(root=str(root)).close()
             continue
         found = Containment(kind, str(root), dict(_limiters(root, kind, mounted, groups)), limits)
         break
@@ -247,10 +248,19 @@ def _leave(group: Path) -> None:
         (group / AGENT_GROUP / cgroups.PROCESSES).write_text(str(os.getpid()))
 
 
+def _owner(root: Path) -> Path:
+    """The group that keeps `root` while this process lives."""
+    return root / f"{_OWNER}{os.getpid()}"
+
+
 def _tidy(root: Path) -> None:
-    """Removes empty groups of agents that were killed."""
+    """Removes groups without leases of agents that were killed."""
     for other in root.parent.glob(f"{_PREFIX}*"):
-        if other != root:
+        for owner in other.glob(f"{_OWNER}*"):
+            if not Path("/proc", owner.name.removeprefix(_OWNER)).exists():
+                with suppress(OSError):
+                    owner.rmdir()
+        if other != root and other.name != AGENT_GROUP:
             with suppress(OSError):
                 other.rmdir()
 
