@@ -36,7 +36,7 @@ def ahead(
     core: SchedulerCore,
     *wanted: int,
     rates: Mapping[int, float] = NO_RATES,
-    wall_s: float = 30.0,
+    cpu_s: float = 30.0,
     choice: PolicyChoice = FIRST_COME,
     supposed: Sequence[Event] = (),
 ) -> Ahead:
@@ -44,7 +44,7 @@ def ahead(
     bare, parts = without_specs(core)
     specs = [pickle.dumps(part) for part in parts]
     return look_ahead(
-        LookAhead(bare, specs, core.now_s, choice, (), wanted, rates, 1e9, wall_s, supposed=supposed), None
+        LookAhead(bare, specs, core.now_s, choice, (), wanted, rates, 1e9, cpu_s, supposed=supposed), None
     )
 
 
@@ -164,7 +164,7 @@ def test_gang_that_never_fits_is_unknown_with_the_reason() -> None:
 
 
 def test_time_for_computing_is_bounded() -> None:
-    answer = ahead(bench(1e6).core, 0, wall_s=0.0)
+    answer = ahead(bench(1e6).core, 0, cpu_s=0.0)
 
     assert answer.why_not == "not within 0 s of computing"
 

@@ -108,7 +108,7 @@ def test_what_a_job_is_owed_grows_while_nothing_happens(tmp_path: Path) -> None:
         async with running(make_config(tmp_path, mechanism=settings)) as cluster, Agent("n0").connected(cluster):
             (job,) = await cluster.submit(make_spec(preemptible=True))
             await cluster.until(lambda: cluster.core.jobs.state[job] == JobState.RUNNING, "it runs")
-            forecaster = Forecaster(wall_s=0.1)
+            forecaster = Forecaster(cpu_s=0.1)
             explainer = Explainer(cluster.scheduler, JobQueries(cluster.scheduler), forecaster)
             settled_s, began_s = cluster.core.settled_s, time.monotonic()
 

@@ -1,4 +1,4 @@
-"""Forecasts starts and ends of jobs: a separate process simulates a copy of the core, for a bounded time.
+"""Forecasts starts and ends of jobs: a separate process simulates a copy of the core, within a limit of CPU time.
 
 The copy is made between two events, so it is consistent; a thread pickles it in pieces, so heartbeats are not delayed.
 One forecast runs at a time and at most WAITING_MAX wait; further requests are refused.
@@ -28,7 +28,7 @@ from gavelpy.simulator.forecast import Expected
 logger = logging.getLogger(__name__)
 WORKER = "gavelpy.runtime.daemon.engine.forecast_worker:forecast"
 HORIZON_S = 30 * 86_400.0
-WALL_S = 3.0
+CPU_S = 3.0
 STARTING_S = 20.0  # for the process to start and to read the request
 NICE = 10  # only people wait for a forecast
 WAITING_MAX = 8
@@ -51,7 +51,7 @@ class LookAhead:
     wanted: Sequence[int]
     rates: Mapping[int, float]  # measured, by job
     horizon_s: float
-    wall_s: float
+    cpu_s: float
     everything: bool = False  # every living job is wanted, and the answer is in `Ahead.seen`
     supposed: Sequence[Event] = ()  # that happen first: nodes that join, another policy
 
@@ -68,8 +68,8 @@ class Ahead:
 class Forecaster:
     """Close it at the end."""
 
-    def __init__(self, *, horizon_s: float = HORIZON_S, wall_s: float = WALL_S) -> None:
-        self._horizon_s, self._wall_s = horizon_s, wall_s
+    def __init__(self, *, horizon_s: float = HORIZON_S, cpu_s: float = CPU_S) -> None:
+        self._horizon_s, self._cpu_s = horizon_s, cpu_s
         self._turn = asyncio.Lock()
         self._waiting = 0
         self._worker = WorkerProcess(nice=NICE)
@@ -109,9 +109,9 @@ class Forecaster:
                 specs = await asyncio.to_thread(_pickled, parts)
                 question = LookAhead(
                     bare, specs, now_s, choice, submitted, rows, measured,
-                    self._horizon_s, self._wall_s, everything, supposed,
+                    self._horizon_s, self._cpu_s, everything, supposed,
                 )  # fmt: skip
-                ahead: Ahead = await self._worker.call(WORKER, question, timeout_s=self._wall_s + STARTING_S)
+                ahead: Ahead = await self._worker.call(WORKER, question, timeout_s=self._cpu_s + STARTING_S)
                 seen = {int(serials[row]): expected for row, expected in ahead.seen.items() if row < count}
                 return replace(ahead, seen=seen)
         except WorkerFailed as error:
