@@ -45,7 +45,7 @@ POLL_S: Final = 0.05  # of lease.json
 READ_BYTES: Final = 1 << 16
 ORPHANS_EVERY_S: Final = 1.0
 RETRY_S: Final = 1.0
-LINGER_S: Final = 10.0  # after the end of an interactive program, for the first client
+LINGER_S: Final = 30.0  # after the end of an interactive program, for the first client
 
 
 def main(argv: Sequence[str]) -> int:
