@@ -28,7 +28,7 @@ def pytest_collection_finish() -> None:
 # prints the blob that reproduces it, and becomes a test of its own.
 # Timing means nothing on a busy machine: no deadline, no warning about slow generation.
 _ALWAYS = settings(deadline=None, print_blob=True, database=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("fixed", _ALWAYS, max_examples=30, derandomize=True)
+settings.register_profile("fixed", _ALWAYS, max_examples=20, derandomize=True)
 settings.register_profile("drawn", _ALWAYS, max_examples=200, derandomize=False)  # the default in CI is True
 settings.load_profile("fixed")
 

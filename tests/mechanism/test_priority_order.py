@@ -178,7 +178,7 @@ def _ended(job: int, lease: int, outcome: Outcome) -> LeaseEnded:
 def test_no_job_waits_while_leases_that_its_class_may_take_back_have_enough_gpus(seed: int) -> None:
     cluster = SmallCluster(seed, gpu_types=2, gang_max=3)
 
-    for _ in range(40):
+    for _ in range(25):
         cluster.step()
 
 
@@ -187,7 +187,7 @@ def test_no_job_waits_while_leases_that_its_class_may_take_back_have_enough_gpus
 def test_no_job_waits_for_a_node_on_which_its_class_may_take_back_enough_gpus(seed: int) -> None:
     cluster = SmallCluster(seed, gpu_types=2, gang_max=3, node_max=2)
 
-    for _ in range(40):
+    for _ in range(25):
         cluster.step()
 
 
@@ -196,7 +196,7 @@ def test_no_job_waits_for_a_node_on_which_its_class_may_take_back_enough_gpus(se
 def test_a_class_loses_gpus_only_to_those_that_may_preempt_it(seed: int) -> None:
     cluster = SmallCluster(seed, gpu_types=1, gang_max=1)
 
-    for _ in range(40):
+    for _ in range(25):
         cluster.step()
 
 

@@ -135,5 +135,5 @@ def test_no_job_of_others_is_on_a_reserved_node_and_none_waits_in_vain(
 ) -> None:
     cluster = ReservedCluster(seed, is_ranked=is_ranked, keeps_unsaved=keeps_unsaved)
 
-    for _ in range(40):
+    for _ in range(25):
         cluster.step()

@@ -16,14 +16,14 @@ NOT_RANDOM = frozenset({"all oversized", "one job", "no jobs", "equal jobs", "no
 PROBLEMS = {
     (name, seed): p for seed in (0, 1) for name, p in problems(seed).items() if not seed or name not in NOT_RANDOM
 }
-COSTLY = "strategy_proof"  # solves a problem for each job; every run has only the smaller problems of one seed
+COSTLY = "strategy_proof"  # solves a problem for each job; every run has only the smaller problems
 LARGER = ("crowded", "huge ratios", "many types")
 CASES = [
     pytest.param(
         problem,
         policy,
         id=f"{name}, seed {seed}-{policy}",
-        marks=[pytest.mark.slow] * (policy == COSTLY and (seed > 0 or name in LARGER)),
+        marks=[pytest.mark.slow] * (seed > 0 or (policy == COSTLY and name in LARGER)),
     )
     for (name, seed), problem in PROBLEMS.items()
     for policy in registered()

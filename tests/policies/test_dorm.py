@@ -204,6 +204,7 @@ def test_refuses_parameters(name: str) -> None:
         Dorm(**{name: 1.5})
 
 
+@pytest.mark.slow
 def test_simulates_a_trace() -> None:
     table = published_throughputs()
     trace = generate(GeneratorOptions(12, rate_jobs_per_h=6.0), table, np.random.default_rng(0))

@@ -13,7 +13,15 @@ from gavelpy.policies.base import policy_from
 
 
 @pytest.mark.parametrize(
-    "name", ["tiresias", "tiresias:order=gittins", "themis", "gandiva_fair", "shockwave", "pop:k=2"]
+    "name",
+    [
+        "tiresias",
+        "tiresias:order=gittins",
+        "themis",
+        "shockwave",
+        "pop:k=2",
+        pytest.param("gandiva_fair", marks=pytest.mark.slow),  # trades between 2,000 users
+    ],
 )
 def test_memory_stays_below_its_limit_with_many_long_names_and_the_policy_answers_again(name: str) -> None:
     J = 2_000

@@ -126,6 +126,7 @@ def test_refuses_parameters(parameters: dict[str, float], message: str) -> None:
         Sia(**parameters)
 
 
+@pytest.mark.slow
 def test_simulates_a_trace() -> None:
     table = published_throughputs()
     trace = generate(GeneratorOptions(20, rate_jobs_per_h=6.0), table, np.random.default_rng(0))

@@ -105,7 +105,7 @@ def test_each_declared_input_changes_some_answer(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-@pytest.mark.parametrize("seed", SEEDS[:3])
+@pytest.mark.parametrize("seed", SEEDS[:2])
 def test_inputs_that_are_not_declared_change_nothing(name: str, seed: int) -> None:
     policy, problem = policy_from(name), random_problem(seed)
 

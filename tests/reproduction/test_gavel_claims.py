@@ -30,7 +30,7 @@ def value(found: Reproduction, run: str, quantity: str) -> float:
 @pytest.mark.parametrize(
     ("figure", "size"),
     [
-        pytest.param(FIG8, SINGLE, id="fig8"),
+        pytest.param(FIG8, SINGLE, id="fig8", marks=pytest.mark.slow),
         pytest.param(FIG9, MULTI, id="fig9", marks=pytest.mark.slow),
         pytest.param(FIG10, MULTI, id="fig10", marks=pytest.mark.slow),
     ],

@@ -60,7 +60,7 @@ def by_modes(problem: AllocationProblem, objective: LinearObjective, monkeypatch
 
 
 @given(number=st.integers(0, 10**6), row=st.sampled_from(ROWS))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_any_problem_has_an_answer_as_good_as_that_of_plain_highs(number: int, row: int) -> None:
     problem, name = wide_case(number * len(POLICIES) + row)
     objective = OBJECTIVES[name](problem)
@@ -150,7 +150,7 @@ def test_type_without_gpus_has_the_value_of_a_first_one(monkeypatch: pytest.Monk
 
 
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_edge_from_any_modes_is_the_cheapest_mix(seed: int) -> None:
     rng = np.random.default_rng(seed)
     modes, resources = int(rng.integers(1, 13)), int(rng.integers(1, 3))

@@ -36,17 +36,17 @@ def events(seed: int) -> tuple[list[Allocation], list[Allocation]]:
 
 
 def test_a_kept_solver_changes_no_byte() -> None:
-    found = [events(seed) for seed in range(4)]
+    found = [events(seed) for seed in range(2)]
 
     assert [n for n, (warm, cold) in enumerate(found) if list(map(bytes_of, warm)) != list(map(bytes_of, cold))] == []
     by_prices = [a.certificate for warm, _ in found for a in warm if a.certificate.path.endswith("prices")]
-    assert len(by_prices) >= 8
+    assert len(by_prices) >= 4
     assert max(c.gap for c in by_prices) < 1e-12
     assert max(c.violation for c in by_prices) < 1e-12
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(4, 504, 50))
+@pytest.mark.parametrize("first", range(2, 502, 50))
 def test_a_kept_solver_changes_no_byte_in_two_thousand_answers(first: int) -> None:
     found = [events(seed) for seed in range(first, first + 50)]
 
