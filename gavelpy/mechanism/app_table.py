@@ -56,6 +56,7 @@ class AppTable:
         self.members: dict[int, str] = {}  # bracket of each unfinished job of an app with rungs ahead; in order
         self.at_rung: dict[int, float] = {}  # jobs that wait at the next rung, with their values there; NaN = none
         self.rungs: dict[str, int] = {}  # number of the next rung, from 0, of brackets with members
+        self.app_of: dict[int, str] = {}  # name and first serial of the app of each job that has one, active or over
         self.ended: dict[int, str] = {}  # jobs that their apps ended, and why
         self.living: Counter[str] = Counter()  # members of each bracket
         self.arrived: Counter[str] = Counter()  # of these, at the rung
@@ -64,6 +65,7 @@ class AppTable:
     def joined(self, row: int, serial: int, text: str) -> None:
         """A job of an app was submitted."""
         role = AppRole.parse(text)
+        self.app_of[row] = label(role, serial)
         if role.rungs:
             self.members[row] = key = f"{serial - role.at}/{role.bracket}"
             self.rungs.setdefault(key, 0)
@@ -105,7 +107,7 @@ class AppTable:
 
     def renumber(self, at: list[int]) -> None:
         """`at`: the new row of each old one, -1 = the job has left."""
-        for name in ("curves", "members", "at_rung", "ended"):
+        for name in ("app_of", "curves", "members", "at_rung", "ended"):
             setattr(self, name, {at[row]: value for row, value in getattr(self, name).items() if at[row] >= 0})
 
     def state(self) -> dict[str, Any]:
@@ -146,6 +148,19 @@ def book(jobs: JobTable, event: MetricsReported) -> None:
         if name in known or len(known) < NAMES_MAX:
             point = float(event.metric_steps[k]), float(event.values[k])
             jobs.apps.curves[row] = known | {name: known.get(name, NO_CURVE).with_point(*point)}
+
+
+def label(role: AppRole, serial: int) -> str:
+    """The app of the job with this role and serial: apps may have the same name, but not the same first job."""
+    return f"{role.name}/{serial - role.at}"
+
+
+def apps_of(jobs: JobTable, rows: Ints) -> tuple[Ints, tuple[str, ...]]:
+    """The app of each of these jobs, -1 = none, (K,), and the labels of the apps in order of their first jobs."""
+    found, places, of = np.full(len(rows), -1), dict[str, int](), jobs.apps.app_of
+    for k in np.flatnonzero(np.isin(rows, list(of))).tolist() if of else ():
+        found[k] = places.setdefault(of[int(rows[k])], len(places))
+    return found, tuple(places)
 
 
 def losses(jobs: JobTable, rows: Ints) -> Floats:

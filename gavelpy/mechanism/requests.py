@@ -321,6 +321,7 @@ def problem_of(
         entity = row_of[entity]
     others = node_resources.rows_of(jobs, pool, rows, exempt.open_gpus)
     capacity, demand = counts[:, None] * THOUSANDTHS, found.gpus[:, None] * THOUSANDTHS
+    app, apps = app_table.apps_of(jobs, rows)
     return AllocationProblem.of_known(
         job_ids=JobNames().of(jobs, rows) if names is None else names,
         gpu_types=pool.gpu_types,
@@ -347,6 +348,8 @@ def problem_of(
         restart_s=found.restart_s,
         completion_value=_values_of(jobs, rows),
         losses=app_table.losses(jobs, rows),
+        app=app,
+        apps=apps,
         job_types=tuple(jobs.job_types),
         owners=tuple(jobs.owners),
         entities=entities,

@@ -14,6 +14,7 @@ import numpy as np
 
 from gavelpy.errors import JournalCorrupt, JournalTooNew
 from gavelpy.mechanism import eligibility, failures, non_preemptible, priority_classes, turn_costs
+from gavelpy.mechanism.app_table import label
 from gavelpy.mechanism.claims import CLAIM_FLOAT_COLUMNS, CLAIM_INT_COLUMNS, ClaimTable
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.gpus import NO_PLACE, RETIRED, GpuPool
@@ -29,6 +30,7 @@ from gavelpy.mechanism.snapshot_versions import upgraded
 from gavelpy.mechanism.teams import limits_resources
 from gavelpy.mechanism.waiting import Apart, Move
 from gavelpy.mechanism.windows import Window
+from gavelpy.model.apps import AppRole
 from gavelpy.model.arrays import Ints
 from gavelpy.model.completion_value import CompletionValue
 from gavelpy.model.job import JobId, JobSpec, NodeId
@@ -243,6 +245,9 @@ def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
     jobs.apart = {int(row): Apart(*values) for row, values in state.get("apart", {}).items()}
     jobs.moved = {int(row): Move(*values) for row, values in state.get("moved", {}).items()}
     jobs.apps.restore(state.get("apps", {}))
+    serials = jobs.ids.serials.tolist()
+    roles = ((row, AppRole.parse(spec.app)) for row, spec in enumerate(jobs.specs) if spec.app)
+    jobs.apps.app_of = {row: label(role, serials[row]) for row, role in roles}
     jobs.relax_s = float(state.get("relax_s", np.inf))
     jobs.measured_gib = {int(row): float(gib) for row, gib in state.get("measured_gib", {}).items()}
     jobs.booked = {int(row): str(name) for row, name in state["booked"].items()}

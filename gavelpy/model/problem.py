@@ -63,8 +63,9 @@ class AllocationProblem(ProblemArrays):
         entities: Sequence[Entity] = (),
         gpu_type_held: npt.ArrayLike = -1,
         gpus_held: npt.ArrayLike = 0.0,
-        job_type: Sequence[str] = (),  # J names, "" = none; empty = none of all jobs; the same of owners
+        job_type: Sequence[str] = (),  # J names, "" = none; empty = none of all jobs; the same of owners, apps
         owner: Sequence[str] = (),
+        app: Sequence[str] = (),
         restart_s: npt.ArrayLike = 0.0,
         completion_value: Sequence[str] = (),  # J texts, "" = none; empty = none of all jobs
         losses: Sequence[Reports] = (),  # of J jobs: steps and values that it reported; empty = none of all jobs
@@ -94,7 +95,7 @@ class AllocationProblem(ProblemArrays):
             "gpu_type_held": gpu_type_held, "gpus_held": gpus_held, "restart_s": restart_s,
         }  # fmt: skip
         columns: dict[str, Any] = {name: spread(name, values, (J,)) for name, values in per_job.items()}
-        columns |= _numbered("job_type", job_type) | _numbered("owner", owner)
+        columns |= _numbered("job_type", job_type) | _numbered("owner", owner) | _numbered("app", app)
         columns |= {"completion_value": rows_of(completion_value), "losses": losses_of(losses), "memory": memory}
         return cls(
             job_ids=tuple(JobId(i) for i in job_ids),

@@ -70,10 +70,12 @@ class ProblemArrays:
     resources: tuple[str, ...] = (GPUS,)  # R labels
     job_type: Ints = field(default_factory=lambda: NONE_GIVEN)  # (J,) place in job_types, -1 = none
     owner: Ints = field(default_factory=lambda: NONE_GIVEN)  # (J,) place in owners, -1 = none
+    app: Ints = field(default_factory=lambda: NONE_GIVEN)  # (J,) place in apps, -1 = none
     gpus_held: Floats = field(default_factory=lambda: np.zeros(0))  # (J,) GPUs of its lease now, 0 = none
     restart_s: Floats = field(default_factory=lambda: np.zeros(0))  # (J,) from its last start to progress; 0 = unknown
     job_types: tuple[str, ...] = ()
     owners: tuple[str, ...] = ()
+    apps: tuple[str, ...] = ()
     team_rows: int = 0  # how many of the last resources are limits of teams (`team_limits`)
     completion_value: Floats = field(default_factory=lambda: np.zeros(0))  # (J, 4) rows of `model.completion_value`
     losses: Floats = field(default_factory=lambda: np.zeros(0))  # (J, K, 2) reported: see `model.loss_reports`
@@ -86,7 +88,7 @@ class ProblemArrays:
         if len(self.plan) not in (0, C):
             raise InvalidInput(f"plan must be empty or have one entry for each of {C} configurations, got {self.plan}")
         R = len(self.resources)
-        for name, nothing in (("job_type", -1), ("owner", -1), ("restart_s", 0.0), ("gpus_held", 0.0)):
+        for name, nothing in (("job_type", -1), ("owner", -1), ("app", -1), ("restart_s", 0.0), ("gpus_held", 0.0)):
             if not np.size(getattr(self, name)):
                 object.__setattr__(self, name, np.full(J, nothing))
         if not np.size(self.completion_value):
@@ -101,6 +103,7 @@ class ProblemArrays:
             "gpu_type_held": (J,),
             "job_type": (J,),
             "owner": (J,),
+            "app": (J,),
         }
         for name, shape in shapes.items():
             object.__setattr__(self, name, ints(name, getattr(self, name), shape))
@@ -140,6 +143,7 @@ class ProblemArrays:
         self._require_all(("member_job",), 0, J - 1, f"in [0, {J})")
         self._require_all(("entity",), -1, len(self.entities) - 1, f"in [-1, {len(self.entities)})")
         self._require_all(("job_type",), -1, len(self.job_types) - 1, f"in [-1, {len(self.job_types)})")
+        self._require_all(("app",), -1, len(self.apps) - 1, f"in [-1, {len(self.apps)})")
         self._require_all(("owner",), -1, len(self.owners) - 1, f"in [-1, {len(self.owners)})")
         self._require_all(("gpu_type_held",), -1, T - 1, f"in [-1, {T})")
         rows = np.concatenate([[-1], self.member_configuration, [len(self.demand)]])

@@ -11,7 +11,7 @@ from gavelpy.model.problem import AllocationProblem
 
 OF_JOBS = (
     "gpus_asked", "weight", "steps_remaining", "steps_total", "age_s", "isolated_s", "deadline_s", "attained_gpu_s",
-    "entity", "gpu_type_held", "gpus_held", "job_type", "owner", "restart_s", "completion_value", "losses",
+    "entity", "gpu_type_held", "gpus_held", "job_type", "owner", "restart_s", "completion_value", "losses", "app",
 )  # fmt: skip
 
 

@@ -116,6 +116,7 @@ class ProblemInput(StrEnum):
     RESTART = "restart_s"
     COMPLETION_VALUE = "completion_value"
     LOSSES = "losses"
+    APP = "app"
 
     @property
     def in_words(self) -> str:
@@ -141,7 +142,7 @@ class ProblemInput(StrEnum):
                 return len(problem.resources) > 1
             case ProblemInput.STEPS_REMAINING | ProblemInput.STEPS_TOTAL:
                 return bool((getattr(problem, self) != 1).any())
-            case ProblemInput.GPU_TYPE_HELD | ProblemInput.JOB_TYPE | ProblemInput.OWNER:
+            case ProblemInput.GPU_TYPE_HELD | ProblemInput.JOB_TYPE | ProblemInput.OWNER | ProblemInput.APP:
                 return bool((getattr(problem, self) >= 0).any())
             case _:
                 return bool((getattr(problem, self) != 0).any())
@@ -167,6 +168,7 @@ _IN_WORDS = {
     ProblemInput.RESTART: "restart times",
     ProblemInput.COMPLETION_VALUE: "values of completion",
     ProblemInput.LOSSES: "reported losses",
+    ProblemInput.APP: "apps",
 }
 # What users request. The others are the state of jobs, which a scheduler always has.
 REQUESTS = (

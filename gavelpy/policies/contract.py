@@ -44,6 +44,7 @@ _PER_JOB = (
     "restart_s",
     "completion_value",
     "losses",
+    "app",
 )
 
 Check = Callable[[Policy, AllocationProblem], None]
@@ -241,7 +242,7 @@ def with_other(problem: AllocationProblem, given: ProblemInput, seed: int = 0) -
             changed[given] = rng.integers(-1, T, J)
         case ProblemInput.GPUS_HELD:
             changed = {given: scales * problem.gpus_asked}
-        case ProblemInput.JOB_TYPE | ProblemInput.OWNER:
+        case ProblemInput.JOB_TYPE | ProblemInput.OWNER | ProblemInput.APP:
             changed = {f"{given}s": ("one", "two"), given: rng.integers(-1, 2, J)}
         case ProblemInput.PRICE:
             changed[given] = rng.uniform(0.5, 4.0, T)

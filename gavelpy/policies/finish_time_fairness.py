@@ -70,12 +70,18 @@ def isolated_s(problem: AllocationProblem, *, weighted: bool = False) -> Floats:
 
     1 for jobs that cannot run: they have no part.
     """
-    equal = owed = _rate_on_part(problem, problem.can_run / max(1, int(problem.can_run.sum())))
+    owed = _rate_on_part(problem, problem.can_run / max(1, int(problem.can_run.sum())))
+    steps = steps_in_all(problem)
     if weighted:
         weight = np.where(problem.can_run, problem.weight, 0.0)
         owed = _rate_on_part(problem, weight / (weight.sum() or 1.0))
-    steps = problem.isolated_s * equal + problem.steps_remaining
     return np.divide(steps, owed, out=np.ones(problem.job_count), where=owed > 0)
+
+
+def steps_in_all(problem: AllocationProblem) -> Floats:
+    """Steps of each job, (J,): those remaining, and what it did, as its isolated time at the present isolated rate."""
+    equal = _rate_on_part(problem, problem.can_run / max(1, int(problem.can_run.sum())))
+    return np.asarray(problem.isolated_s * equal + problem.steps_remaining)
 
 
 def _rate_on_part(problem: AllocationProblem, part: Floats) -> Floats:

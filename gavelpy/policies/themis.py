@@ -1,15 +1,16 @@
-"""Themis: leases of GPUs by auctions among the jobs with the worst finish-time ratios.
+"""Themis: leases of GPUs by auctions among the apps (jobs, or searches of many) with the worst finish-time ratios.
 
-The state between calls is in the allocation's memory: the place of each lease and the age of its job at its end.
+The state between calls is in the allocation's memory: the place of each lease and the age of its job at its end, and
+under the empty name what jobs of apps have done.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,11 +19,11 @@ from gavelpy.model.allocation import AGAIN_MIN_S, Allocation
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import ProblemInput, ruled
-from gavelpy.policies.finish_time_fairness import isolated_s
 from gavelpy.policies.in_order import places
 from gavelpy.policies.memory import as_memory
 from gavelpy.policies.partial_allocation import Bids, partial_allocation
 from gavelpy.policies.refusals import refuse_unused
+from gavelpy.policies.themis_apps import ThemisApps
 from gavelpy.solve.solver import Solver
 
 BIDDERS_MAX = 64  # of one auction; its time grows with their square
@@ -38,12 +39,13 @@ class Themis:
     f          `filtered`: the fraction of jobs that do not bid. They are sorted by ρ_j with r_j of 1 / n of the cluster
     c_i        what the winner i keeps (`partial_allocation`): its lease is  c_i `lease_s`
 
-    Themis (NSDI '20), sections 3 to 5; f = 0.8 and leases of 20 minutes as in its evaluation. An app is one job: bids
-    of several jobs of a team, and what they do with their GPUs, are not here. Places are numbers of GPUs of a type,
-    with sizes where jobs have several; not nodes. A gang cannot give up a part of its GPUs, so the hidden payment is a
-    part of the time, which is worth as much to the bidder. GPUs that are left go to the other jobs one by one, the
-    highest ρ_j first (in the paper: at random), for `lease_s`. If too few GPUs are free for all that may bid, those
-    with the highest ρ_j bid for which there is room together, at most 64. Leases end at the end of a round.
+    Themis (NSDI '20), sections 3 to 5; f = 0.8 and leases of 20 minutes as in its evaluation. The jobs of an app bid as
+    one, for the GPUs of one or more of those that wait; ρ is then that of `themis_apps`, and n counts apps. The jobs
+    with the most steps left get what the app wins, so that all reach the next comparison. Places are numbers of GPUs of
+    a type, with sizes where jobs have several; not nodes. A gang cannot give up a part of its GPUs, so the hidden
+    payment is a part of the time, which is worth as much to the bidder. GPUs that are left go to the other jobs one by
+    one, the highest ρ_j first (in the paper: at random), for `lease_s`. If too few GPUs are free for all that may bid,
+    those with the highest ρ_j bid for which there is room together, at most 64. Leases end at the end of a round.
 
     >>> from gavelpy.model.problem import Size
     >>> p = AllocationProblem.of("ab", ["v100"], [2], [[1.0], [1.0]], steps_remaining=600.0)
@@ -61,8 +63,10 @@ class Themis:
     fills_leftover: ClassVar[bool] = False
     time_varying: ClassVar[bool] = True
     uses: ClassVar[frozenset[ProblemInput]] = frozenset(
-        {ProblemInput.STEPS_REMAINING, ProblemInput.AGE, ProblemInput.ISOLATED, ProblemInput.SIZES}
-    )
+        {
+            ProblemInput.STEPS_REMAINING, ProblemInput.AGE, ProblemInput.ISOLATED, ProblemInput.SIZES, ProblemInput.APP,
+        }
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if not 0 <= self.filtered < 1:
@@ -74,15 +78,16 @@ class Themis:
         """Shares of 0 and 1, the next round, and when the next lease ends."""
         refuse_unused(self, problem)
         market = _Market(problem)
-        waiting = [job for job in market.keep_leases() if len(market.of_job(job))]
-        on_part_s = isolated_s(problem)
-        ratio = (problem.age_s + on_part_s - problem.isolated_s) / on_part_s
-        waiting.sort(key=lambda job: (-ratio[job], job))
-        visible = waiting[: math.ceil((1 - self.filtered) * len(waiting) - 1e-9)]
-        market.auction(market.that_fit_together(visible[:BIDDERS_MAX]), on_part_s, self.lease_s)
-        for job in waiting:
+        waits = {job for job in market.keep_leases() if len(market.of_job(job))}
+        bidders = [app for app, jobs in enumerate(market.apps.members) if not waits.isdisjoint(jobs)]
+        bidders.sort(key=lambda app: (-market.apps.ratio[app], market.apps.members[app][0]))
+        waiting = {app: market.in_turn([job for job in market.apps.members[app] if job in waits]) for app in bidders}
+        visible = bidders[: math.ceil((1 - self.filtered) * len(bidders) - 1e-9)]
+        market.auction(market.that_fit_together(visible[:BIDDERS_MAX], waiting), waiting, self.lease_s)
+        in_order = [job for app in bidders for job in waiting[app]]
+        for job in in_order:
             market.give_leftover(job, self.lease_s)
-        return market.answer(waiting)
+        return market.answer(in_order)
 
 
 class _Market:
@@ -99,6 +104,9 @@ class _Market:
         self.free: Ints = problem.capacity[:, 0].copy()
         self.leases: dict[int, tuple[int, float]] = {}  # job -> place, age at its end; in the order of the round
         self._problem = problem
+        known = json.loads(problem.memory or b"{}")
+        self.apps = ThemisApps(problem, known.pop("", {}))
+        self._known: dict[str, list[float]] = known  # id -> type, thousandths, end
         by_job = np.argsort(self.job, kind="stable")
         ends = np.searchsorted(self.job[by_job], np.arange(problem.job_count + 1))
         self._of_job = [by_job[a:b] for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
@@ -109,43 +117,74 @@ class _Market:
 
     def keep_leases(self) -> list[int]:
         """Continues the leases that have not ended; returns the other jobs."""
-        known: dict[str, list[float]] = json.loads(self._problem.memory or b"{}")  # id -> type, thousandths, end
         for job, name in enumerate(self._problem.job_ids):
-            if name in known:
-                gpu_type, units, end = known[name]
+            if name in self._known:
+                gpu_type, units, end = self._known[name]
                 own = self.of_job(job)
                 same = own[(self.gpu_type[own] == gpu_type) & (self.units[own] == units)]
                 if end > self._problem.age_s[job] + 1e-6 and len(same) and units <= self.free[int(gpu_type)]:
                     self._take(job, int(same[0]), end)
         return [job for job in range(self._problem.job_count) if job not in self.leases]
 
-    def that_fit_together(self, jobs: Iterable[int]) -> list[int]:
-        """The jobs for which there is room, in order, if each takes its fewest GPUs of the type with the most left."""
+    def in_turn(self, jobs: list[int]) -> list[int]:
+        """The jobs of one app in the order in which they get GPUs: the most steps left first."""
+        left = self._problem.steps_remaining
+        return sorted(jobs, key=lambda job: (-left[job], job)) if len(jobs) > 1 else jobs
+
+    def that_fit_together(self, bidders: Iterable[int], waiting: Mapping[int, list[int]]) -> list[int]:
+        """The apps for which there is room, in order, if each takes its fewest GPUs of the type with the most left."""
         left, found = self.free.copy(), []
-        for job in jobs:
-            own = self.of_job(job)
+        for app in bidders:
+            own = np.concatenate([self.of_job(job) for job in waiting[app]])
             own = own[self.units[own] <= left[self.gpu_type[own]]]
             if len(own):
                 best = own[np.lexsort((-left[self.gpu_type[own]], self.units[own]))[0]]
                 left[self.gpu_type[best]] -= self.units[best]
-                found.append(job)
+                found.append(app)
         return found
 
-    def auction(self, bidders: list[int], on_part_s: Floats, lease_s: float) -> None:
+    def auction(self, bidders: list[int], waiting: Mapping[int, list[int]], lease_s: float) -> None:
         """Gives leases to the bidders, reduced by their hidden payments."""
-        if not bidders:
+        bundles = [(who, *bundle) for who, app in enumerate(bidders) for bundle in self._bundles(app, waiting[app])]
+        if not bundles:
             return
-        place = np.concatenate([self.of_job(job) for job in bidders])
-        bidder = np.repeat(np.arange(len(bidders)), [len(self.of_job(job)) for job in bidders])
-        job, unit = self.job[place], int(np.gcd.reduce(self.units[place]))
-        p = self._problem
-        value = on_part_s[job] / (p.age_s[job] + p.steps_remaining[job] / self.rate[place])
-        sale = partial_allocation(
-            Bids(bidder, self.gpu_type[place], self.units[place] // unit, value, self.free // unit)
-        )
-        for who, bid, kept in zip(bidders, sale.bid.tolist(), sale.kept.tolist(), strict=True):
-            if bid >= 0:
-                self._take(who, int(place[bid]), float(p.age_s[who] + max(kept * lease_s, AGAIN_MIN_S)))
+        bidder, places, values = zip(*bundles, strict=True)
+        units = np.array([int(self.units[place].sum()) for place in places])
+        gpu_type = np.array([int(self.gpu_type[place[0]]) for place in places])
+        unit = int(np.gcd.reduce(units))
+        sale = partial_allocation(Bids(np.array(bidder), gpu_type, units // unit, np.array(values), self.free // unit))
+        for bid, kept in zip(sale.bid.tolist(), sale.kept.tolist(), strict=True):
+            for place in places[bid].tolist() if bid >= 0 else ():
+                job = int(self.job[place])
+                self._take(job, place, float(self._problem.age_s[job] + max(kept * lease_s, AGAIN_MIN_S)))
+
+    def _bundles(self, app: int, waiting: list[int]) -> list[tuple[Ints, float]]:
+        """What an app bids for: places of its jobs on one type, each with the value V = 1 / ρ of all of them."""
+        p, apps = self._problem, self.apps
+        age_s, alone_s = float(apps.age_s[app]), float(apps.alone_s[app])
+        if len(apps.members[app]) == 1:
+            own = self.of_job(waiting[0])
+            values = alone_s / (age_s + p.steps_remaining[waiting[0]] / self.rate[own])
+            return [(own[k : k + 1], float(value)) for k, value in enumerate(values.tolist())]
+        found = []
+        for kind in np.flatnonzero(self.free > 0).tolist():
+            at = {job: self._fewest(job, kind) for job in apps.members[app] if len(self.of_job(job))}
+            solo_s = {job: p.steps_remaining[job] / self.rate[place] for job, place in at.items()}
+            gpu_s = sum(solo_s[job] * self.units[place] for job, place in at.items())
+            held = sum(int(self.units[place]) for job, place in at.items() if job in self.leases)
+            here = [at[job] for job in waiting if self.gpu_type[at[job]] == kind]
+            for count, units in enumerate(np.cumsum(self.units[here]).tolist(), 1):
+                if units <= self.free[kind]:
+                    left_s = max(max(solo_s.values()), gpu_s / (held + units))
+                    found.append((np.array(here[:count]), alone_s / (age_s + left_s)))
+        return found
+
+    def _fewest(self, job: int, gpu_type: int) -> int:
+        """The place of a job's lease; else its fewest GPUs on this type; else the fewest on its fastest."""
+        if job in self.leases:
+            return self.leases[job][0]
+        own = self.of_job(job)
+        return int(own[np.lexsort((-self.rate[own], self.units[own], self.gpu_type[own] != gpu_type))[0]])
 
     def give_leftover(self, job: int, lease_s: float) -> None:
         """A lease on the fastest place that is free, if the job has none."""
@@ -163,10 +202,12 @@ class _Market:
         share[self.row[taken], self.gpu_type[taken]] = 1.0
         named = np.column_stack([self.row[taken], self.gpu_type[taken]])
         rest = np.array([job for job in waiting if job not in self.leases], dtype=np.int64)
-        kept = {
+        kept: dict[str, Any] = {
             p.job_ids[job]: [int(self.gpu_type[place]), int(self.units[place]), end]
             for job, (place, end) in self.leases.items()
         }
+        if apps := self.apps.kept():
+            kept[""] = apps
         ends = [end - float(p.age_s[job]) for job, (_, end) in self.leases.items()]
         answer = ruled(p, share, objective=float(len(self.leases)))
         return replace(

@@ -42,6 +42,7 @@ class JobEntry(msgspec.Struct, forbid_unknown_fields=True):
     gpus_held: float = 0.0
     job_type: str = ""
     owner: str = ""
+    app: str = ""
     completion_value: str = ""
     losses: list[tuple[float, float]] = []  # step and value of each report
     demand: dict[str, Any] = {}  # of resources next to GPUs; checked in problem_resources.py
@@ -151,6 +152,7 @@ def _problem(document: JsonText, content: ProblemFile) -> AllocationProblem:
         numbers={name: [_number(job, name) for job in jobs] for name in NUMBERS},
         job_types=[job.job_type for job in jobs],
         owners=[job.owner for job in jobs],
+        apps=[job.app for job in jobs],
         types_held=[job.gpu_type_held or "" for job in jobs],
         completion_values=[job.completion_value for job in jobs],
         losses=[job.losses for job in jobs],
@@ -171,6 +173,7 @@ class JobColumns:
     numbers: Mapping[str, Sequence[float]]  # by field of NUMBERS
     job_types: Sequence[str] = ()  # "" = none; empty = none of all jobs; the same below
     owners: Sequence[str] = ()
+    apps: Sequence[str] = ()
     types_held: Sequence[str] = ()
     completion_values: Sequence[str] = ()
     losses: Sequence[Reports] = ()
@@ -218,6 +221,7 @@ def build_problem(
         gpu_type_held=[column[name] for name in columns.types_held] if columns.types_held else -1,
         job_type=columns.job_types,
         owner=columns.owners,
+        app=columns.apps,
         completion_value=columns.completion_values,
         losses=columns.losses,
         **numbers,

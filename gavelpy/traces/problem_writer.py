@@ -64,7 +64,12 @@ def _job(problem: AllocationProblem, row: int) -> dict[str, Any]:
         found["completion_value"] = text_of(problem.completion_value[row])
     if count := int(report_counts(problem.losses[[row]])[0]):
         found["losses"] = problem.losses[row, :count].tolist()
-    named = {"gpu_type_held": problem.gpu_types, "job_type": problem.job_types, "owner": problem.owners}
+    named = {
+        "gpu_type_held": problem.gpu_types,
+        "job_type": problem.job_types,
+        "owner": problem.owners,
+        "app": problem.apps,
+    }
     for name, labels in named.items():
         place = int(getattr(problem, name)[row])
         if place >= 0 and labels[place]:

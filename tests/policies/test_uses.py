@@ -51,6 +51,7 @@ def random_problem(seed: int) -> AllocationProblem:
         gpu_type_held=rng.integers(-1, 3, J) if seed % 3 else -1, restart_s=10.0 ** rng.uniform(1.0, 5.0, J),
         completion_value=[f"linear:worth={1 + row}:time_s=9000" for row in range(J)],
         losses=[[(x * steps[row] / 900, 1.0 / (1 + 0.2 * (row + 1) * x)) for x in range(1, 8)] for row in range(J)],
+        app=[("search", "")[row % 2] for row in range(J)],
         owner=[("ann", "bob", "")[row % 3] for row in range(J)],
     )  # fmt: skip
 
