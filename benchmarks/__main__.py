@@ -72,6 +72,7 @@ WITH_OPTIONS: Mapping[str, Callable[[Sequence[str]], None]] = {
     "growth": growth.run,
     "gpu": gpu.run,
     "holdouts": holdouts.run,
+    "live": live.run,
     "load": load.run,
 }
 MINUTES_LONG = (

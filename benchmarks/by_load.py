@@ -5,10 +5,11 @@
     OPENBLAS_NUM_THREADS=1 python -m benchmarks by_load --record     all sizes, written to ratios.csv
 
 *Load* is in GPUs per job and type, of three types: 0.1 is six times overloaded, at 0.33 the slowest job limits the
-level, 0.6 has GPUs to spare. Peers are cvxpy with ECOS and with Clarabel, from the model to the answer, and HiGHS on
-arrays; for one change HiGHS from its last basis, and for a policy with the `Solver` of the call before ("kept") the
-same policy with a new one. Contenders take turns in one process, and ratios are medians of CPU
-time, so that other work on the machine changes both sides. The numba kernels are loaded first, as in a scheduler.
+level, 0.6 has GPUs to spare. With "+pairs", every two jobs of equal gang size may be co-located. Peers are cvxpy with
+ECOS and with Clarabel, from the model to the answer, and HiGHS on arrays; for one change HiGHS from its last basis, and
+for a policy with the `Solver` of the call before ("kept") the same policy with a new one. Contenders take turns in one
+process, and ratios are medians of CPU time, so that other work on the machine changes both sides. The numba kernels are
+loaded first, as in a scheduler.
 `make bench-guard` runs the second line.
 """
 
@@ -30,7 +31,7 @@ import numpy as np
 from benchmarks.contest import CVXPY, PEERS
 from benchmarks.engines import Cvxpy, Highs, PeerFailed
 from benchmarks.peers import formulation_of
-from benchmarks.problems import Case, Mix, draw
+from benchmarks.problems import PAIRS, Case, Mix, draw
 from benchmarks.warm import WarmHighs
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import equal_share_rate, policy_from
@@ -45,6 +46,7 @@ COLD: Mapping[str, tuple[int, ...]] = {
     "max_sum_throughput": (128, 512, 2048),
     "min_makespan": (128, 512, 2048),
     "finish_time_fairness": (512, 2048, 8192),
+    f"max_min_fairness{PAIRS}": (64, 128, 256),
 }
 KEPT, KEPT_JOBS = "kept ", 2048
 KEPT_POLICIES = (
@@ -163,7 +165,7 @@ def measured(place: Place) -> Ratio:
 
 
 def _cold(place: Place) -> Ratio:
-    policy = policy_from(place.what)
+    policy = policy_from(place.what.removesuffix(PAIRS))
     formulation = formulation_of(policy)
     assert formulation is not None, place.what
     problem = Case(place.what, Mix.DISTINCT, 3, place.jobs, place.load, seed=0).problem()

@@ -10,6 +10,7 @@ from benchmarks import by_load
 from benchmarks.by_load import KEPT, LIVE, Place, Ratio
 
 PLACE = Place("max_min_fairness", 32, 0.1)
+PACKED = "max_min_fairness+pairs"
 
 
 def test_ratio_below_two_thirds_of_the_recorded_one_has_fallen() -> None:
@@ -32,7 +33,7 @@ def test_every_place_is_recorded() -> None:
 
 
 def test_guard_measures_no_large_problems() -> None:
-    assert {place.jobs for place in by_load.places(by_load.GUARD_JOBS_MAX)} == {32, 128, 512, 2048}
+    assert max(place.jobs for place in by_load.places(by_load.GUARD_JOBS_MAX)) == 2048
 
 
 @pytest.mark.parametrize("name", ["min_cost", "nash_welfare"])
@@ -43,7 +44,7 @@ def test_a_kept_solver_is_measured_against_a_new_one(name: str) -> None:
     assert min(found.ours_s, found.theirs_s) > 0
 
 
-@pytest.mark.parametrize("place", [PLACE, Place("min_cost", 32, 0.6), Place(LIVE, 32, 0.33)])
+@pytest.mark.parametrize("place", [PLACE, Place("min_cost", 32, 0.6), Place(PACKED, 16, 0.6), Place(LIVE, 32, 0.33)])
 def test_both_sides_are_measured(place: Place) -> None:
     found = by_load.measured(place)
 
