@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
-from scipy.optimize import nnls
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation
@@ -111,6 +110,8 @@ def fitted_rates(at: LonePlaces) -> Floats:
     >>> (fitted_rates(LonePlaces(p)) / LonePlaces(p).rate).round(6).tolist()
     [1.0, 1.0, 1.0, 1.0]
     """
+    from scipy.optimize import nnls
+
     found = at.rate.copy()
     of_model = at.job * len(at.problem.gpu_types) + at.gpu_type
     for model in np.unique(of_model[np.bincount(of_model)[of_model] >= FITTED_SIZES] if len(of_model) else of_model):

@@ -18,6 +18,7 @@ WITHOUT_PEER = {
     "drf", "mesos", "tetris", "dorm",
     "gandiva_introspective", "hadar", "lucid", "pop",
     "capacity", "oasis", "pollux", "shockwave",
+    "slaq", "optimus",
     "bounded_lag",  # tests/policies/test_bounded_lag.py compares it with another program
 }  # fmt: skip
 MEASURED = sorted(set(registered()) - WITHOUT_PEER)
