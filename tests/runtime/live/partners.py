@@ -90,6 +90,7 @@ def settings(directory: Path, count: int) -> dict[str, dict[str, Any]]:  # Any: 
             "lease_overlap_s": 60.0,
             "unsaved_overlap_s": 60.0,
             "grace_s": 10.0,
+            "orphan_max_s": 0.0,  # and other agents do not declare it dead after 3 s
         },
         "throughputs": {"file": str(table), "estimate": False},
         **{f"gpu_types.type{k}": {"memory_gib": GPU_GIB} for k in range(count)},

@@ -197,7 +197,8 @@ def test_ended_session_is_not_kept_for_a_client_if_its_lease_is_stopped(tmp_path
         asked_s = time.monotonic()
         end = shim.end()
 
-    assert end.outcome is LeaseOutcome.FINISHED
+    # On a busy machine the shim may read the order before it sees the exit, and then the order counts.
+    assert end.outcome in (LeaseOutcome.FINISHED, LeaseOutcome.STOPPED)
     assert time.monotonic() - asked_s < LINGER_S / 2
 
 
