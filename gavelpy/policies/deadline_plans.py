@@ -11,6 +11,7 @@ import numpy as np
 
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem
+from gavelpy.policies.places import PlacesAlone
 
 SLOTS_MAX = 2_000  # that are planned
 _ENOUGH = 1 - 1e-9  # of the steps remaining
@@ -29,11 +30,8 @@ class Choices:
     """The places (type and size) of all jobs alone, K of them; on each type only sizes that are faster than smaller."""
 
     def __init__(self, problem: AllocationProblem) -> None:
-        alone = problem.member_count[problem.member_configuration] == 1
-        runs = (problem.fits & problem.is_whole)[problem.member_configuration] & alone[:, None]
-        member, gpu_type = np.nonzero(runs & (problem.member_rate_steps_per_s > 0))
-        row, job = problem.member_configuration[member], problem.member_job[member]
-        rate, units = problem.member_rate_steps_per_s[member, gpu_type], np.maximum(problem.demand[row, 0], 1)
+        row, job, gpu_type, rate = PlacesAlone.of(problem)
+        units = np.maximum(problem.demand[row, 0], 1)
         order = np.lexsort((-rate, units, gpu_type, job)).tolist()
         kept: list[int] = []
         for k in order:

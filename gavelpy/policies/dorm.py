@@ -14,6 +14,7 @@ from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.explanation import Goal
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import COUNTED, ProblemInput
+from gavelpy.policies.places import PlacesAlone
 from gavelpy.solve.solver import Solver
 from gavelpy.solve.whole_choices import WholeChoice, best_of_each
 
@@ -135,11 +136,7 @@ class _Sizes:
     """The places (configuration and GPU type) where each job may run next, K of them, and the jobs in order."""
 
     def __init__(self, problem: AllocationProblem) -> None:
-        alone = problem.member_count[problem.member_configuration] == 1
-        runs = (problem.fits & problem.is_whole)[problem.member_configuration] & alone[:, None]
-        member, self.gpu_type = np.nonzero(runs & (problem.member_rate_steps_per_s > 0))
-        self.row: Ints = problem.member_configuration[member]
-        self.job: Ints = problem.member_job[member]
+        self.row, self.job, self.gpu_type, _ = PlacesAlone.of(problem)
         self.gpus: Floats = problem.gpus_occupied[self.row]
         self.resource_count = R = len(problem.resources)
         K, T = len(self.row), len(problem.gpu_types)

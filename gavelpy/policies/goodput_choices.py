@@ -9,9 +9,10 @@ import json
 
 import numpy as np
 
-from gavelpy.model.arrays import Bools, Floats, Ints
+from gavelpy.model.arrays import Bools, Floats
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.memory import as_memory
+from gavelpy.policies.places import PlacesAlone
 
 GROWTH_MAX = 2.0  # in one round, of the most GPUs that a job has had
 LEAST_FACTOR = 1e-3  # of a restart: a job that has only restarted so far can still be moved
@@ -46,13 +47,8 @@ class GoodputChoices:
     """
 
     def __init__(self, problem: AllocationProblem, past: PastOfJobs) -> None:
-        alone = problem.member_count[problem.member_configuration] == 1
-        runs = (problem.fits & problem.is_whole)[problem.member_configuration] & alone[:, None]
-        member, self.gpu_type = np.nonzero(runs & (problem.member_rate_steps_per_s > 0))
-        self.row: Ints = problem.member_configuration[member]
-        self.job: Ints = problem.member_job[member]
+        self.row, self.job, self.gpu_type, self.rate = PlacesAlone.of(problem)
         self.gpus: Floats = problem.gpus_occupied[self.row]
-        self.rate: Floats = problem.member_rate_steps_per_s[member, self.gpu_type]
         J, R = problem.job_count, len(problem.resources)
         worst, fewest = np.full(J, np.inf), np.full(J, np.inf)
         np.minimum.at(worst, self.job, self.rate)

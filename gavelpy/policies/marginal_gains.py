@@ -15,6 +15,7 @@ from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import ruled
 from gavelpy.policies.in_order import places
+from gavelpy.policies.places import PlacesAlone
 
 NONE = -1
 
@@ -23,13 +24,8 @@ class LonePlaces:
     """The places (a configuration of one job, and a GPU type with enough for it) of all jobs, K of them."""
 
     def __init__(self, problem: AllocationProblem) -> None:
-        alone = problem.member_count[problem.member_configuration] == 1
-        runs = (problem.fits & problem.is_whole)[problem.member_configuration] & alone[:, None]
-        member, self.gpu_type = np.nonzero(runs & (problem.member_rate_steps_per_s > 0))
-        self.row: Ints = problem.member_configuration[member]
-        self.job: Ints = problem.member_job[member]
+        self.row, self.job, self.gpu_type, self.rate = PlacesAlone.of(problem)
         self.gpus: Floats = problem.gpus_occupied[self.row]
-        self.rate: Floats = problem.member_rate_steps_per_s[member, self.gpu_type]
         self.demand: Ints = problem.demand[self.row]  # (K, R) thousandths
         whole = problem.capacity.sum(axis=0)
         self.part: Floats = (self.demand / np.where(whole > 0, whole, 1)).max(axis=1, initial=0.0)  # dominant share

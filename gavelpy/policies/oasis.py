@@ -16,6 +16,7 @@ from gavelpy.model.completion_value import values_at
 from gavelpy.model.job import JobId
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import COUNTED, ProblemInput, ruled
+from gavelpy.policies.places import PlacesAlone
 from gavelpy.policies.slot_prices import Offer, SlotPrices
 from gavelpy.solve.solver import Solver
 
@@ -89,13 +90,8 @@ class _Admission:
     def __init__(self, problem: AllocationProblem, policy: Oasis) -> None:
         self._problem, self._policy = problem, policy
         self._slots = int(policy.slots)
-        alone = problem.member_count[problem.member_configuration] == 1
-        runs = (problem.fits & problem.is_whole)[problem.member_configuration] & alone[:, None]
-        member, self._type = np.nonzero(runs & (problem.member_rate_steps_per_s > 0))
-        self._row: Ints = problem.member_configuration[member]
-        self._job: Ints = problem.member_job[member]
-        self._rate: Floats = problem.member_rate_steps_per_s[member, self._type]
-        K, R, T = len(member), len(problem.resources), len(problem.gpu_types)
+        self._row, self._job, self._type, self._rate = PlacesAlone.of(problem)
+        K, R, T = len(self._row), len(problem.resources), len(problem.gpu_types)
         amounts = np.zeros((K, R, T))
         amounts[np.arange(K), :, self._type] = problem.occupied[self._row]
         self._demand: Floats = amounts.reshape(K, R * T)  # as `row_capacity`

@@ -17,6 +17,7 @@ from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import ProblemInput
 from gavelpy.policies.memory import as_memory
 from gavelpy.policies.phase_forecasts import PhaseForecasts
+from gavelpy.policies.places import PlacesAlone
 from gavelpy.policies.refusals import refuse_unused
 from gavelpy.policies.window_plans import GAP, WindowProblem, best_numbers, rounds_of
 from gavelpy.solve.solver import Solver
@@ -104,12 +105,7 @@ class _Answer:
         self._round_s = policy.round_s or ROUND_S
         self._kept: dict[str, Any] = json.loads(problem.memory or b"{}")  # Any: as `allocation` writes it
         self._forecasts = PhaseForecasts.of(problem, self._kept.get("phases", {}), policy.known_rates())
-        alone = problem.member_count[problem.member_configuration] == 1
-        runs = (problem.fits & problem.is_whole)[problem.member_configuration] & alone[:, None]
-        member, self._type = np.nonzero(runs & (problem.member_rate_steps_per_s > 0))
-        self._row: Ints = problem.member_configuration[member]
-        self._job: Ints = problem.member_job[member]
-        rate = problem.member_rate_steps_per_s[member, self._type]
+        self._row, self._job, self._type, rate = PlacesAlone.of(problem)
         fastest = np.zeros(problem.job_count)
         np.maximum.at(fastest, self._job, rate)
         self._speed: Floats = rate / np.where(fastest > 0, fastest, 1.0)[self._job]

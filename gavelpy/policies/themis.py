@@ -16,12 +16,13 @@ import numpy as np
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import AGAIN_MIN_S, Allocation
-from gavelpy.model.arrays import Floats, Ints
+from gavelpy.model.arrays import Ints
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import ProblemInput, ruled
 from gavelpy.policies.in_order import places
 from gavelpy.policies.memory import as_memory
 from gavelpy.policies.partial_allocation import Bids, partial_allocation
+from gavelpy.policies.places import PlacesAlone
 from gavelpy.policies.refusals import refuse_unused
 from gavelpy.policies.themis_apps import ThemisApps
 from gavelpy.solve.solver import Solver
@@ -94,12 +95,7 @@ class _Market:
     """The places of all jobs alone (K of them), the GPUs that are free, and the leases, with their ends as ages."""
 
     def __init__(self, problem: AllocationProblem) -> None:
-        alone = problem.member_count[problem.member_configuration] == 1
-        runs = (problem.fits & problem.is_whole)[problem.member_configuration] & alone[:, None]
-        member, self.gpu_type = np.nonzero(runs & (problem.member_rate_steps_per_s > 0))
-        self.row: Ints = problem.member_configuration[member]
-        self.job: Ints = problem.member_job[member]
-        self.rate: Floats = problem.member_rate_steps_per_s[member, self.gpu_type]
+        self.row, self.job, self.gpu_type, self.rate = PlacesAlone.of(problem)
         self.units: Ints = np.maximum(problem.demand[self.row, 0], 1)  # thousandths of GPUs
         self.free: Ints = problem.capacity[:, 0].copy()
         self.leases: dict[int, tuple[int, float]] = {}  # job -> place, age at its end; in the order of the round
