@@ -8,6 +8,7 @@ eta = 3
 steps_min = 100                 # of the first comparison
 jobs = 9                        # random samples; without it, the grid of all values
 seed = 7
+rung_wait_max_s = 7200          # longest wait of a job for the others that it is compared with; without it, no limit
 
 [parameters]
 lr = { log_uniform = [1e-4, 1e-1] }
@@ -36,7 +37,8 @@ from gavelpy.model.apps import JOBS_MAX, LOSS, METRIC_ALLOWED, AppRole, Directio
 from gavelpy.model.halving import Bracket, hyperband, successive_halving
 
 _FIELDS = (
-    "name", "metric", "direction", "schedule", "eta", "steps_min", "jobs", "seed", "parameters", "job",
+    "name", "metric", "direction", "schedule", "eta", "steps_min", "jobs", "seed", "rung_wait_max_s", "parameters",
+    "job",
 )  # fmt: skip
 _DRAWS = ("uniform", "log_uniform", "int_uniform")
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -56,6 +58,7 @@ class SweepFile:
     steps_min: float
     jobs: int  # 0 = the grid, or what the schedule needs
     seed: int
+    rung_wait_max_s: float  # 0 = no limit
     parameters: Mapping[str, Sequence[Value] | Draw]
     job: JobTemplate
 
@@ -81,8 +84,9 @@ def jobs_of(sweep: SweepFile) -> list[JobTemplate]:
     for number, bracket in zip(range(len(brackets) - 1, -1, -1), brackets, strict=True):
         for _ in range(bracket.jobs):
             role = AppRole(
-                sweep.name, len(found), count, sweep.metric, sweep.direction, sweep.schedule, number, bracket.rungs
-            )
+                sweep.name, len(found), count, sweep.metric, sweep.direction, sweep.schedule, number, bracket.rungs,
+                sweep.rung_wait_max_s,
+            )  # fmt: skip
             found.append(_filled(sweep.job, next(values), role))
     return found
 
@@ -162,6 +166,7 @@ def _sweep(path: Path, document: Mapping[str, Any]) -> SweepFile:  # Any: TOML v
         steps_min=_number("steps_min", document.get("steps_min", 1)),
         jobs=int(_number("jobs", document.get("jobs", 0))),
         seed=int(_number("seed", document.get("seed", 0))),
+        rung_wait_max_s=_number("rung_wait_max_s", document.get("rung_wait_max_s", 0)),
         parameters=parameters,
         job=job,
     )

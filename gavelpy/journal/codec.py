@@ -63,6 +63,7 @@ from gavelpy.mechanism.events import (
 from gavelpy.mechanism.named_round import is_named
 from gavelpy.mechanism.settings import MechanismSettings, settings_of, settings_values
 from gavelpy.mechanism.teams import limits_resources
+from gavelpy.model.apps import RUNG_WAIT
 from gavelpy.model.job import JobSpec
 
 # The name of each event in journals, which never changes, and its class today. Fields are written by position.
@@ -144,7 +145,7 @@ def encode(event: Event, now_s: float) -> bytes:
             version = v.SIZED
         case JobSubmitted():
             later = [version for field, version in v.LATER_OF_JOBS.items() if getattr(event.spec, field)]
-            version = max([v.VERSION, *later])
+            version = max([v.VERSION, *later, v.WAITED if RUNG_WAIT in event.spec.app else v.VERSION])
         case ReservationAdded() if event.users:
             version = v.BOOKED
         case JobsHeld() | JobsReleased() | JobsRequeued() | ReservationAdded() | ReservationRemoved():

@@ -38,12 +38,13 @@ TIMED = 15  # what stops and starts cost jobs, as measured
 MOVED = 16  # settings: whether jobs move to make places for gangs; CPU cores and memory of teams
 ORDERLY = 17  # settings: whether the policy serves jobs in order of submission, and whether jobs move within rounds
 METERED = 17  # metrics that jobs report, and jobs of apps
-NEWEST = 17
+WAITED = 18  # apps that limit how long jobs wait at rungs
+NEWEST = 18
 OLDEST = 1  # that can be read
 LATER = {  # newest version of an event, if above VERSION
     "AllocationSolved": PRICED,
     "ThroughputEstimated": SIZED,
-    "JobSubmitted": METERED,
+    "JobSubmitted": WAITED,
     "JobsArchived": ARCHIVED,
     "JobsHeld": ORDERED,
     "ReservationAdded": BOOKED,

@@ -61,6 +61,9 @@ class AppTable:
         self.living: Counter[str] = Counter()  # members of each bracket
         self.arrived: Counter[str] = Counter()  # of these, at the rung
         self.touched: dict[str, None] = {}  # brackets that this event may take further; in order
+        self.due_s: dict[
+            str, float
+        ] = {}  # when the rung of a bracket is decided, of those in which jobs wait up to then
 
     def joined(self, row: int, serial: int, text: str) -> None:
         """A job of an app was submitted."""
@@ -74,15 +77,25 @@ class AppTable:
             first = f"{serial - role.at}/"
             self.touched |= {key: None for key in self.rungs if key.startswith(first)}
 
-    def arrive(self, row: int, value: float) -> None:
-        """A member has come to the rung, with this value of its metric."""
+    @property
+    def next_due_s(self) -> float:
+        """When the next rung must be decided; infinite if no job waits with a limit."""
+        return min(self.due_s.values()) if self.due_s else math.inf
+
+    def arrive(self, row: int, value: float, due_s: float = math.inf) -> None:
+        """A member has come to the rung, with this value of its metric, and waits for the others up to `due_s`."""
         self.at_rung[row] = value
-        self.arrived[self.members[row]] += 1
+        self.arrived[key := self.members[row]] += 1
+        if due_s < math.inf:
+            self.due_s.setdefault(key, due_s)  # the member that came first sets the limit
 
     def depart(self, row: int) -> None:
-        """A member continues from the rung."""
-        del self.at_rung[row]
-        self.arrived[self.members[row]] -= 1
+        """A member continues from the rung, if it has come there."""
+        self.arrived[self.members[row]] -= self.at_rung.pop(row, None) is not None
+
+    def prolong(self, soonest_s: float) -> None:
+        """Decides no rung without late jobs before `soonest_s`."""
+        self.due_s = {key: max(due_s, soonest_s) for key, due_s in self.due_s.items()}
 
     def leave(self, row: int) -> None:
         """A job is over, or has no rung ahead."""
@@ -92,6 +105,8 @@ class AppTable:
         self.living[key] -= 1
         self.arrived[key] -= self.at_rung.pop(row, None) is not None
         self.touched[key] = None
+        if not self.arrived[key]:
+            self.due_s.pop(key, None)
         if not self.living[key]:
             for of_bracket in (self.rungs, self.living, self.arrived, self.touched):
                 of_bracket.pop(key, None)
@@ -123,6 +138,7 @@ class AppTable:
             "at_rung": {str(row): value for row, value in self.at_rung.items()},
             "rungs": dict(self.rungs),
             "ended": {str(row): text for row, text in self.ended.items()},
+            **({"due_s": dict(self.due_s)} if self.due_s else {}),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -135,6 +151,7 @@ class AppTable:
         self.at_rung = {int(row): float(value) for row, value in state.get("at_rung", {}).items()}
         self.rungs = {str(key): int(rung) for key, rung in state.get("rungs", {}).items()}
         self.ended = {int(row): str(text) for row, text in state.get("ended", {}).items()}
+        self.due_s = {str(key): float(due_s) for key, due_s in state.get("due_s", {}).items()}
         self.living = Counter(self.members.values())
         self.arrived = Counter(self.members[row] for row in self.at_rung)
 
@@ -201,4 +218,5 @@ def wait_in_words(jobs: JobTable, row: int) -> str:
     key, role = table.members[row], role_of(jobs, row)
     left = table.living[key] - table.arrived[key]
     others = "1 other job" if left == 1 else f"{left} other jobs"
-    return f"waits at {rung.steps:g} steps for {others} of app {role.name}, to be compared with them"
+    until = f", until {table.due_s[key]:g} s at most" if key in table.due_s else ""
+    return f"waits at {rung.steps:g} steps for {others} of app {role.name}, to be compared with them{until}"

@@ -6,6 +6,10 @@ are ranked by their metric: the last value reported up to the rung, else the fir
 none ranks last; equal values rank by order of submission. The best `keep` continue from their checkpoints, the others
 end as cancelled, with the reason.
 
+An app may limit this wait (`rung_wait_max_s`). So long after the first job of a bracket has come to a rung, the next
+wake-up decides it. Jobs that have not come rank behind all that have, those with more steps first; those among the
+best `keep` run on. After a restart of the scheduler, jobs have at least a round to report.
+
 All that is compared comes from events of the journal, so a restarted scheduler replays the same decisions, and one that
 died between a report and the decision makes it when it replays the report.
 """
@@ -36,10 +40,10 @@ _NAMES = {"successive_halving": "successive halving", "hyperband": "HyperBand"}
 
 def advance(core: SchedulerCore, rows: Ints = NO_INTS) -> list[Command]:
     """Takes brackets further: those that are marked, and those of these jobs, on which one of `MOVES` reports."""
-    jobs, table = core.jobs, core.jobs.apps
+    table = core.jobs.apps
     come: list[int] = []
     for row in dict.fromkeys(rows.tolist()):
-        if row in table.members and _arrives(jobs, row):
+        if row in table.members and _arrives(core, row):
             come.append(row)
             table.touched[table.members[row]] = None
     commands: list[Command] = []
@@ -51,40 +55,52 @@ def advance(core: SchedulerCore, rows: Ints = NO_INTS) -> list[Command]:
     return [*commands, *_stopped(core, [row for row in come if row in table.at_rung])]
 
 
-def _arrives(jobs: JobTable, row: int) -> bool:
+def end_waits(core: SchedulerCore) -> list[Command]:
+    """Decides the rungs at which jobs have waited as long as their apps allow."""
+    table = core.jobs.apps
+    due = [key for key, due_s in table.due_s.items() if due_s <= core.now_s]
+    return [command for key in due for command in _decided(core, key)]
+
+
+def _arrives(core: SchedulerCore, row: int) -> bool:
     """Whether a member has newly come to its rung, which is booked."""
+    jobs = core.jobs
     table, rung, role = jobs.apps, next_rung(jobs, row), role_of(jobs, row)
     if rung is None or row in table.at_rung or _steps(jobs, row, role) < rung.steps:
         return False
-    table.arrive(row, table.curve(row, role.metric).at(rung.steps))
+    due_s = core.now_s + role.rung_wait_max_s if role.rung_wait_max_s else math.inf
+    table.arrive(row, table.curve(row, role.metric).at(rung.steps), due_s)
     jobs.any_gated = True
     return True
 
 
 def _decided(core: SchedulerCore, key: str) -> list[Command]:
-    """Ends the losers of a bracket at its rung; all its jobs are there. Nothing before the whole app was submitted."""
+    """Ends the losers of a bracket at its rung. Nothing before the whole app was submitted."""
     jobs, table = core.jobs, core.jobs.apps
     rows = [row for row, bracket in table.members.items() if bracket == key]
     role = role_of(jobs, rows[0])
     if jobs.ids.next_serial < int(key.partition("/")[0]) + role.jobs:
+        if table.due_s.get(key, math.inf) <= core.now_s:
+            table.due_s[key] = core.now_s + role.rung_wait_max_s
         return []
     rung = role.rungs[table.rungs[key]]
-    ranked = sorted(rows, key=lambda row: _order(table.at_rung[row], row, role))
+    ranked = sorted(rows, key=lambda row: _order(jobs, row, role))
     commands: list[Command] = []
     for place, row in enumerate(ranked[rung.keep :], rung.keep + 1):
         table.ended[row] = (
             f"ended by {_NAMES[role.schedule]}: rank {place} of {len(rows)} at {rung.steps:g} steps"
-            f"{_in_words(role.metric, table.at_rung[row])}"
+            f"{_in_words(role, table.at_rung.get(row))}"
         )
         commands += _ended(core, row)
     core.disturb()
+    table.due_s.pop(key, None)
     is_last = table.rungs[key] + 1 == len(role.rungs)
     table.rungs[key] += 1
     for row in sorted(ranked[: rung.keep]):
         table.depart(row)
         if is_last:
             table.leave(row)
-        elif _arrives(jobs, row):  # its steps are beyond the next rung already
+        elif _arrives(core, row):  # its steps are beyond the next rung already
             table.touched[key] = None
             commands += _stopped(core, [row])
     return commands
@@ -96,10 +112,13 @@ def _steps(jobs: JobTable, row: int, role: AppRole) -> float:
     return max(float(jobs.steps_done[row]), float(jobs.steps_saved[row]), *reported)
 
 
-def _order(value: float, row: int, role: AppRole) -> tuple[bool, float, int]:
-    """Best first."""
+def _order(jobs: JobTable, row: int, role: AppRole) -> tuple[int, float, int]:
+    """Best first: jobs with a value at the rung, those there without one, and those that have not come."""
+    value = jobs.apps.at_rung.get(row)
+    if value is None:
+        return 2, -_steps(jobs, row, role), row
     sign = 1.0 if role.direction is Direction.MIN else -1.0
-    return math.isnan(value), 0.0 if math.isnan(value) else sign * value, row
+    return (1, 0.0, row) if math.isnan(value) else (0, sign * value, row)
 
 
 def _stopped(core: SchedulerCore, rows: list[int]) -> list[Command]:
@@ -128,5 +147,7 @@ def _ended(core: SchedulerCore, row: int) -> list[Command]:
     return [KillLease(row, lease) for lease in sorted(held)]
 
 
-def _in_words(metric: str, value: float) -> str:
-    return f", with no {metric} reported" if math.isnan(value) else f", {metric} {value:.6g}"
+def _in_words(role: AppRole, value: float | None) -> str:
+    if value is None:
+        return f", which it did not reach within {role.rung_wait_max_s:g} s of the first job"
+    return f", with no {role.metric} reported" if math.isnan(value) else f", {role.metric} {value:.6g}"

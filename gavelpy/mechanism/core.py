@@ -194,13 +194,13 @@ class SchedulerCore:
     @property
     def wakeup_s(self) -> float:
         """When the shell must send the next WakeupDue; infinite if nothing is due before another event."""
-        settings, question = self.settings, self.question
+        question, due_s = self.question, min(self.window_due_s, self.jobs.apps.next_due_s)
         if self.awaiting:
-            return max(self.now_s, min(question.asked_s + settings.solve_patience_s, self.window_due_s))
-        due_s = min(self.attention_s, self.round_end_s, self.retry_due_s, self.window_due_s, self.jobs.relax_s)
-        may_ask = settings.solve_within_round or not self.is_in_round
+            return max(self.now_s, min(due_s, question.asked_s + self.settings.solve_patience_s))
+        due_s = min(due_s, self.attention_s, self.round_end_s, self.retry_due_s, self.jobs.relax_s)
+        may_ask = self.settings.solve_within_round or not self.is_in_round
         if question.open_epoch == NONE_OPEN and may_ask:
-            due_s = min(due_s, question.due_s(settings.solve_interval_s))
+            due_s = min(due_s, question.due_s(self.settings.solve_interval_s))
         return max(self.now_s, due_s)
 
     @property
@@ -210,7 +210,8 @@ class SchedulerCore:
 
     def needs_progress(self, now_s: float) -> bool:
         """Whether the decisions of a wakeup at `now_s` depend on progress, so that shells must report it first."""
-        return now_s >= self.round_end_s or self.question.may_ask(now_s, self.settings.solve_interval_s)
+        is_due = now_s >= self.round_end_s or now_s >= self.jobs.apps.next_due_s
+        return is_due or self.question.may_ask(now_s, self.settings.solve_interval_s)
 
     def runnable(self, rows: Ints) -> Bools:
         """Whether a plan may choose these jobs, (K,): see competition."""
@@ -223,6 +224,7 @@ class SchedulerCore:
     # Decisions ---------------------------------------------------------------------------------------------------
 
     def _wakeup(self, event: WakeupDue) -> list[Command]:
+        commands = apps.end_waits(self)
         if self.now_s >= self.window_due_s:
             windows.enter(self)
         self.attention_s, self.woken_s, self.jobs.relax_s = NEVER_S, self.now_s, NEVER_S
@@ -238,7 +240,6 @@ class SchedulerCore:
         round_due = not self.is_in_round or self.now_s >= self.round_end_s
         if round_due:
             self.question.expire(self.now_s, self.settings.solve_at_least_every_s)
-        commands: list[Command] = []
         if self.throughput.may_ask:
             commands.append(self.throughput.ask(self.jobs, self.pool))
         may_ask = self.question.may_ask(self.now_s, self.settings.solve_interval_s)

@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 
 from gavelpy.mechanism import eligibility, failures, node_resources, non_preemptible, priority_classes, sizes, windows
+from gavelpy.mechanism.app_table import role_of
 from gavelpy.mechanism.booking import lease_keys
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import NO_INTS
@@ -306,6 +307,10 @@ def _check_apps(core: SchedulerCore) -> None:
     assert table.living == Counter(table.members.values()), "the count of members is wrong"
     assert +table.arrived == Counter(table.members[row] for row in table.at_rung), "the count at a rung is wrong"
     assert not table.touched, "a bracket was not taken further"
+    limited = {table.members[row] for row in table.at_rung if role_of(core.jobs, row).rung_wait_max_s}
+    assert limited <= table.due_s.keys(), "jobs wait at a rung beyond the limit of their app"
+    assert all(table.arrived[key] for key in table.due_s), "no job waits at a rung that is to be decided"
+    assert core.wakeup_s <= max(table.next_due_s, core.now_s), "no wakeup is due when a rung must be decided"
     assert not any(core.jobs.state[row] == JobState.GRANTED for row in table.at_rung), "a job at a rung is to start"
 
 

@@ -74,6 +74,7 @@ def restarted(core: SchedulerCore, incarnation: int) -> list[Command]:
     core.awaiting &= not core.question.forget()
     core.throughput = ThroughputRequest()
     core.throughput.want(core.jobs.unmeasured.tolist())
+    core.jobs.apps.prolong(core.now_s + core.settings.round_s)  # nodes report first what jobs did meanwhile
     core.disturb()
     return [QueryAgent(node) for node in core.pool.present_nodes]
 

@@ -30,7 +30,7 @@ from gavelpy.mechanism.snapshot_versions import upgraded
 from gavelpy.mechanism.teams import limits_resources
 from gavelpy.mechanism.waiting import Apart, Move
 from gavelpy.mechanism.windows import Window
-from gavelpy.model.apps import AppRole
+from gavelpy.model.apps import RUNG_WAIT, AppRole
 from gavelpy.model.arrays import Ints
 from gavelpy.model.completion_value import CompletionValue
 from gavelpy.model.job import JobId, JobSpec, NodeId
@@ -45,7 +45,8 @@ TIMED = 14  # of a core that knows what stops and starts cost jobs, or with jobs
 MOVED = 15  # of a core in which jobs make places for gangs, or made them, or with CPU cores and memory of teams
 METERED = 16  # of a core that knows metrics of jobs, or with apps of which jobs end early
 ORDERLY = 16  # of a core with a policy that serves jobs in order of submission, or in which jobs move within rounds
-NEWEST = 16
+WAITED = 17  # of a core with apps that limit how long jobs wait at rungs
+NEWEST = 17
 OLDEST = 1  # version that can still be read
 _CORE = ("now_s", "settled_s", "incarnation", "round", "round_began_s", "round_end_s", "attention_s", "awaiting",
          "retry_due_s", "woken_s", "window_due_s")  # fmt: skip
@@ -125,6 +126,8 @@ def _question(question: AllocationRequest) -> dict[str, Any]:
 
 def _version(core: SchedulerCore) -> int:
     """The lowest version that can express it."""
+    if any(RUNG_WAIT in spec.app for spec in core.jobs.specs if spec.app):
+        return WAITED
     if core.jobs.apps.state():
         return METERED
     if core.settings.in_order or core.settings.move_within_round:

@@ -1,8 +1,8 @@
 """Apps: the jobs of one hyper-parameter search, of which losers end early; the role of a job in its app, as data.
 
 Written `NAME:at=3:jobs=9:metric=loss:direction=min:schedule=successive_halving:bracket=2:rungs=100/3,300/1`: the fourth
-job of 9, with rungs at 100 and 300 steps, after which 3 jobs and 1 job continue. The jobs of an app have consecutive
-serials.
+job of 9, with rungs at 100 and 300 steps, after which 3 jobs and 1 job continue. With `:rung_wait_max_s=3600` no job
+waits longer at a rung for the others. The jobs of an app have consecutive serials.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ RUNGS_MAX = 64
 LOSS = "loss"  # the metric of jobs without an app
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _METRIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
-_KEYS = ("at", "jobs", "metric", "direction", "schedule", "bracket", "rungs")
+RUNG_WAIT = "rung_wait_max_s"
+_KEYS = ("at", "jobs", "metric", "direction", "schedule", "bracket", "rungs", RUNG_WAIT)
 
 
 class Direction(StrEnum):
@@ -61,6 +62,7 @@ class AppRole:
     schedule: HalvingSchedule = HalvingSchedule.NONE
     bracket: int = 0  # jobs of one bracket are compared with each other only
     rungs: tuple[Rung, ...] = ()  # ascending; empty = no job ends early
+    rung_wait_max_s: float = 0.0  # longest wait at a rung for the others of the bracket; 0 = no limit
 
     def __post_init__(self) -> None:
         _require(bool(_NAME.fullmatch(self.name)), "name", NAME_ALLOWED, self.name)
@@ -76,14 +78,18 @@ class AppRole:
             before = steps
         is_early = self.schedule is not HalvingSchedule.NONE
         _require(is_early or not self.rungs, "rungs", "none with schedule=none", f"{len(self.rungs)} rungs")
+        wait_s = self.rung_wait_max_s
+        _require(0 <= wait_s <= VALUE_MAX, RUNG_WAIT, f"in [0, {VALUE_MAX:g}], 0 = no limit", wait_s)
+        _require(is_early or not wait_s, RUNG_WAIT, "left out with schedule=none", wait_s)
 
     @property
     def text(self) -> str:
         """The role as text, which `parse` reads."""
         rungs = ",".join(f"{rung.steps!r}/{rung.keep}" for rung in self.rungs)
+        wait = f":{RUNG_WAIT}={self.rung_wait_max_s!r}" if self.rung_wait_max_s else ""
         return (
             f"{self.name}:at={self.at}:jobs={self.jobs}:metric={self.metric}:direction={self.direction}"
-            f":schedule={self.schedule}:bracket={self.bracket}{f':rungs={rungs}' if rungs else ''}"
+            f":schedule={self.schedule}:bracket={self.bracket}{f':rungs={rungs}' if rungs else ''}{wait}"
         )
 
     @staticmethod
@@ -134,12 +140,12 @@ def _parsed(text: str) -> AppRole:
         pairs = [rung.partition("/") for rung in given.get("rungs", "").split(",") if rung]
         rungs = tuple(Rung(float(steps), int(keep)) for steps, _, keep in pairs)
         numbers = {key: int(given.get(key, "0")) for key in ("at", "jobs", "bracket")}
+        wait_s = float(given.get(RUNG_WAIT, "0"))
         direction, schedule = Direction(given.get("direction", "min")), HalvingSchedule(given.get("schedule", "none"))
     except ValueError as error:
-        raise InvalidInput(f"app must have whole numbers, min or max, and a schedule ({error}), got {text!r}") from None
-    return AppRole(
-        name, numbers["at"], numbers["jobs"], given.get("metric", LOSS), direction, schedule, numbers["bracket"], rungs
-    )
+        raise InvalidInput(f"app must have numbers, min or max, and a schedule ({error}), got {text!r}") from None
+    at, jobs, bracket = (numbers[key] for key in ("at", "jobs", "bracket"))
+    return AppRole(name, at, jobs, given.get("metric", LOSS), direction, schedule, bracket, rungs, wait_s)
 
 
 def _require(ok: bool, field: str, allowed: str, value: object) -> None:

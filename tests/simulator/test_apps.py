@@ -104,6 +104,22 @@ def test_a_search_with_halving_takes_the_time_of_the_steps_that_are_left() -> No
     assert result.metrics.makespan_s == pytest.approx(9 * 100 + 3 * 200 + 600, abs=1.0)
 
 
+def test_a_job_that_waits_for_the_gpu_is_late_where_the_app_limits_the_wait() -> None:
+    """One GPU at 1 step/s, first come first served: the jobs would come to 100 steps at 100, 200 and 300 s."""
+    trace = search([Bracket(3, (Rung(100.0, 1),))])
+    roles = (replace(AppRole.parse(job.app), rung_wait_max_s=150.0) for job in trace.jobs)
+    jobs = tuple(replace(job, app=role.text) for job, role in zip(trace.jobs, roles, strict=True))
+    curves = {job.id: MetricCurve.parse(f"reciprocal:start=2:floor=0.{3 - k}:speed=0.05") for k, job in enumerate(jobs)}
+
+    result = make_simulation(replace(trace, jobs=jobs, curves=curves), "v100:1", "fifo").run()
+
+    assert result.reasons == {
+        0: "ended by HyperBand: rank 2 of 3 at 100 steps, loss 0.583333",
+        2: "ended by HyperBand: rank 3 of 3 at 100 steps, which it did not reach within 150 s of the first job",
+    }
+    assert result.metrics.makespan_s == pytest.approx(250 + STEPS - 100, abs=1.0)
+
+
 def test_a_trace_keeps_roles_and_curves_in_its_file(tmp_path: Path) -> None:
     trace = search([successive_halving(4, 100, STEPS, 2)])
 

@@ -264,6 +264,7 @@ class _Words:
         self.class_names = priority_classes.ranking(scheduler.core.settings.priorities).names
         windows = scheduler.core.windows.values()
         self._moments = {moment for one in windows for moment in (one.begin_s, one.end_s)}
+        self._moments |= set(scheduler.core.jobs.apps.due_s.values())
         self._known: dict[str, str] = {}  # by text of the core
 
     def of(self, job: int, row: int, why: Reason) -> str:
