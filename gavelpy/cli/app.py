@@ -1,4 +1,4 @@
-"""`gavel app list` and `show`: hyper-parameter searches, each an app of many jobs (`gavel submit --sweep`)."""
+"""`gavel app list`, `show` and `cancel`: hyper-parameter searches (`gavel submit --sweep`), each an app of jobs."""
 
 from __future__ import annotations
 
@@ -29,8 +29,15 @@ if TYPE_CHECKING:
     from gavelpy.runtime.client.connection import Client
     from gavelpy.runtime.wire import client_pb2
 
-app = typer.Typer(help="Show hyper-parameter searches, of which losing jobs end early.", no_args_is_help=True)
+app = typer.Typer(help="Hyper-parameter searches, of which losing jobs end early.", no_args_is_help=True)
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the app, the newest of this name.")]
+AppArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="APP",
+        help="Name of the app, the newest of this name (admins: OWNER/NAME), or the number of one of its jobs.",
+    ),
+]
 _OVER = ("finished", "cancelled", "failed")
 
 
@@ -107,6 +114,34 @@ def show(
     rows = [_line(job) for job in ranked]
     titles = ("job", "name", "state", "steps", printable(shown.role.metric), "at step", "why")
     show_table(TableData(titles, frozenset(titles[3:6]), rows))
+
+
+@app.command()
+def cancel(
+    name: AppArgument,
+    output: o.OutputOption = Output.TABLE,
+    scheduler: c.SchedulerOption = None,
+    token_file: c.TokenFileOption = None,
+    timeout: c.TimeoutOption = None,
+) -> None:
+    """Cancel all jobs of an app that are not over: running, waiting and held ones, all together or none.
+
+    When the command returns, this is stored durably. A second call changes nothing.
+
+    \b
+    Examples:
+      gavel app cancel tune
+      gavel app cancel 12
+      gavel app cancel tune -o json
+    """
+    with c.connected(scheduler, token_file, timeout) as client:
+        answer = client.cancel_app(name)
+    if output is Output.JSON:
+        echo_json({field: getattr(answer, field) for field in ("app", "owner", "first_job", "jobs", "cancelled")})
+        return
+    over = answer.jobs - answer.cancelled
+    before = f"; {over:,} {'was' if over == 1 else 'were'} over before" if over else ""
+    console().print(printable(f"{answer.app}: {answer.cancelled:,} of {answer.jobs:,} jobs cancelled{before}"))
 
 
 def apps_of(client: Client) -> list[App]:

@@ -160,6 +160,10 @@ class Client:
         request = pb.CancelJobsRequest(jobs=jobs)
         return list(self._called(self._stub.CancelJobs, request, pb.CancelJobsResponse).jobs)
 
+    def cancel_app(self, app: str) -> pb.CancelAppResponse:
+        """Cancels all jobs of an app that are not over, in one act."""
+        return self._called(self._stub.CancelApp, pb.CancelAppRequest(app=app), pb.CancelAppResponse)
+
     def reserve(self, reservation: pb.Reservation, *, force: bool = False) -> pb.ReserveNodesResponse:
         """Reserves nodes, or replaces the reservation of this name; `force`: although jobs of others may stay there."""
         request = pb.ReserveNodesRequest(reservation=reservation, force=force)

@@ -39,6 +39,7 @@ from gavelpy.mechanism.events import (
     ReservationAdded,
     ReservationRemoved,
 )
+from gavelpy.mechanism.lifecycle import LAST_ALIVE
 from gavelpy.mechanism.priority_classes import check_class
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.windows import Window, in_the_way
@@ -173,6 +174,19 @@ class Scheduler:
         """Cancels jobs that are not over. Raises InvalidInput for an unknown serial."""
         self._check_serials(serials)
         await self.driver.apply([JobCancelled(job) for job in dict.fromkeys(serials)])
+
+    async def cancel_app(self, serials: Sequence[int]) -> int:
+        """Cancels those of these jobs of an app that are not over, in one transaction; returns how many.
+
+        Jobs that wait at a rung come first, so that no rung is decided between two of them.
+        """
+        self._check_serials(serials)
+        jobs = self.core.jobs
+        living = [job for job in serials if jobs.by_serial.state[job] <= LAST_ALIVE]
+        living.sort(key=lambda job: (jobs.ids.row(job) not in jobs.apps.at_rung, job))
+        if living:
+            await self.driver.apply([JobCancelled(job) for job in living])
+        return len(living)
 
     async def hold(self, serials: Sequence[int], *, by_admin: Sequence[int] = ()) -> None:
         """Holds jobs that are not over, some of them as an admin. Raises InvalidInput for an unknown serial."""

@@ -28,6 +28,7 @@ class Operation(StrEnum):
     GET_JOB = "GetJob"
     WAIT_JOBS = "WaitJobs"
     CANCEL_JOBS = "CancelJobs"
+    CANCEL_APP = "CancelApp"
     CHANGE_JOBS = "ChangeJobs"
     LIST_NODES = "ListNodes"
     SET_NODE = "SetNode"
@@ -59,6 +60,7 @@ ROLES: Mapping[Operation, frozenset[Role]] = {
     Operation.GET_JOB: _PEOPLE,
     Operation.WAIT_JOBS: _PEOPLE,
     Operation.CANCEL_JOBS: _PEOPLE,
+    Operation.CANCEL_APP: _PEOPLE,
     Operation.CHANGE_JOBS: _PEOPLE,
     Operation.LIST_NODES: _PEOPLE,
     Operation.SET_NODE: _ADMINS,

@@ -1268,6 +1268,61 @@ class CancelJobsResponse(_message.Message):
 Global___CancelJobsResponse: _TypeAlias = CancelJobsResponse  # noqa: Y015
 
 @_typing.final
+class CancelAppRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APP_FIELD_NUMBER: _builtins.int
+    app: _builtins.str
+    """its name, the newest of this name; for admins OWNER/NAME; or the number of a job of it"""
+    def __init__(
+        self,
+        *,
+        app: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["app", b"app"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelAppRequest: _TypeAlias = CancelAppRequest  # noqa: Y015
+
+@_typing.final
+class CancelAppResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APP_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    FIRST_JOB_FIELD_NUMBER: _builtins.int
+    JOBS_FIELD_NUMBER: _builtins.int
+    CANCELLED_FIELD_NUMBER: _builtins.int
+    app: _builtins.str
+    """its name"""
+    owner: _builtins.str
+    first_job: _builtins.int
+    """number of its first job"""
+    jobs: _builtins.int
+    """of the app, also those that have left for the archive"""
+    cancelled: _builtins.int
+    """that this call has cancelled; the others were over"""
+    def __init__(
+        self,
+        *,
+        app: _builtins.str = ...,
+        owner: _builtins.str = ...,
+        first_job: _builtins.int = ...,
+        jobs: _builtins.int = ...,
+        cancelled: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["app", b"app", "cancelled", b"cancelled", "first_job", b"first_job", "jobs", b"jobs", "owner", b"owner"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelAppResponse: _TypeAlias = CancelAppResponse  # noqa: Y015
+
+@_typing.final
 class ChangeJobsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

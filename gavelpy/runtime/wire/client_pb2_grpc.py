@@ -64,6 +64,11 @@ class SchedulerServiceStub:
                 request_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.CancelJobsRequest.SerializeToString,
                 response_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.CancelJobsResponse.FromString,
                 _registered_method=True)
+        self.CancelApp = channel.unary_unary(
+                '/gavelpy.v1.SchedulerService/CancelApp',
+                request_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.CancelAppRequest.SerializeToString,
+                response_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.CancelAppResponse.FromString,
+                _registered_method=True)
         self.ReserveNodes = channel.unary_unary(
                 '/gavelpy.v1.SchedulerService/ReserveNodes',
                 request_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.ReserveNodesRequest.SerializeToString,
@@ -169,6 +174,13 @@ class SchedulerServiceServicer:
 
     def CancelJobs(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelApp(self, request, context):
+        """all of its jobs that are not over, or none
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -290,6 +302,11 @@ def add_SchedulerServiceServicer_to_server(servicer, server):
                     servicer.CancelJobs,
                     request_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.CancelJobsRequest.FromString,
                     response_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.CancelJobsResponse.SerializeToString,
+            ),
+            'CancelApp': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelApp,
+                    request_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.CancelAppRequest.FromString,
+                    response_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.CancelAppResponse.SerializeToString,
             ),
             'ReserveNodes': grpc.unary_unary_rpc_method_handler(
                     servicer.ReserveNodes,
@@ -519,6 +536,33 @@ class SchedulerService:
             '/gavelpy.v1.SchedulerService/CancelJobs',
             gavelpy_dot_runtime_dot_wire_dot_client__pb2.CancelJobsRequest.SerializeToString,
             gavelpy_dot_runtime_dot_wire_dot_client__pb2.CancelJobsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelApp(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gavelpy.v1.SchedulerService/CancelApp',
+            gavelpy_dot_runtime_dot_wire_dot_client__pb2.CancelAppRequest.SerializeToString,
+            gavelpy_dot_runtime_dot_wire_dot_client__pb2.CancelAppResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -40,6 +40,8 @@ class SchedulerServiceStub:
     WaitJobs: _grpc.UnaryUnaryMultiCallable[_client_pb2.WaitJobsRequest, _client_pb2.WaitJobsResponse]
     """answers when all are over, or after wait_s"""
     CancelJobs: _grpc.UnaryUnaryMultiCallable[_client_pb2.CancelJobsRequest, _client_pb2.CancelJobsResponse]
+    CancelApp: _grpc.UnaryUnaryMultiCallable[_client_pb2.CancelAppRequest, _client_pb2.CancelAppResponse]
+    """all of its jobs that are not over, or none"""
     ReserveNodes: _grpc.UnaryUnaryMultiCallable[_client_pb2.ReserveNodesRequest, _client_pb2.ReserveNodesResponse]
     """or replace a reservation of this name"""
     DeleteReservation: _grpc.UnaryUnaryMultiCallable[_client_pb2.DeleteReservationRequest, _client_pb2.DeleteReservationResponse]
@@ -73,6 +75,8 @@ class SchedulerServiceAsyncStub(SchedulerServiceStub):
     WaitJobs: _aio.UnaryUnaryMultiCallable[_client_pb2.WaitJobsRequest, _client_pb2.WaitJobsResponse]  # type: ignore[assignment]
     """answers when all are over, or after wait_s"""
     CancelJobs: _aio.UnaryUnaryMultiCallable[_client_pb2.CancelJobsRequest, _client_pb2.CancelJobsResponse]  # type: ignore[assignment]
+    CancelApp: _aio.UnaryUnaryMultiCallable[_client_pb2.CancelAppRequest, _client_pb2.CancelAppResponse]  # type: ignore[assignment]
+    """all of its jobs that are not over, or none"""
     ReserveNodes: _aio.UnaryUnaryMultiCallable[_client_pb2.ReserveNodesRequest, _client_pb2.ReserveNodesResponse]  # type: ignore[assignment]
     """or replace a reservation of this name"""
     DeleteReservation: _aio.UnaryUnaryMultiCallable[_client_pb2.DeleteReservationRequest, _client_pb2.DeleteReservationResponse]  # type: ignore[assignment]
@@ -139,6 +143,14 @@ class SchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _client_pb2.CancelJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_client_pb2.CancelJobsResponse, _abc.Awaitable[_client_pb2.CancelJobsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def CancelApp(
+        self,
+        request: _client_pb2.CancelAppRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.CancelAppResponse, _abc.Awaitable[_client_pb2.CancelAppResponse]]:
+        """all of its jobs that are not over, or none"""
 
     @_abc_1.abstractmethod
     def ReserveNodes(

@@ -29,6 +29,7 @@ METHODS: dict[str, type[Message]] = {
     "GetJob": pb.GetJobRequest,
     "WaitJobs": pb.WaitJobsRequest,
     "CancelJobs": pb.CancelJobsRequest,
+    "CancelApp": pb.CancelAppRequest,
     "ListNodes": pb.ListNodesRequest,
     "ListReservations": pb.ListReservationsRequest,
     "DeleteReservation": pb.DeleteReservationRequest,

@@ -32,6 +32,7 @@ steps_total = 90
 rates_steps_per_s = {{v100 = 10.0}}
 checkpoint_every_s = 0.5
 """
+WAIT_S = 6.0
 
 
 def gavel(stage: Stage, *words: str) -> dict[str, Any]:
@@ -44,10 +45,11 @@ def gavel(stage: Stage, *words: str) -> dict[str, Any]:
     return answer
 
 
-def submit(stage: Stage, tmp_path: Path, *, pause_s: float) -> dict[str, Any]:
+def submit(stage: Stage, tmp_path: Path, *, pause_s: float, first: str = "") -> dict[str, Any]:
     file = tmp_path / "search.toml"
     values = ", ".join(map(str, RATES))
-    file.write_text(FILE.format(values=values, python=sys.executable, script=SEARCHING, pause_s=pause_s))
+    text = FILE.format(values=values, python=sys.executable, script=SEARCHING, pause_s=pause_s)
+    file.write_text(first + text)
     return gavel(stage, "submit", "--sweep", str(file), "--key", "search-1")
 
 
@@ -97,3 +99,43 @@ def test_a_scheduler_killed_between_reports_decides_the_same(start: StartStage, 
     stage.wait_over(0, 1, 2, 3)
 
     check_ends(stage)
+
+
+@pytest.mark.slow
+def test_a_cancelled_app_stays_so_if_the_scheduler_is_killed_right_after_the_answer(
+    start: StartStage, tmp_path: Path
+) -> None:
+    stage = start(LocalNode("n0", "v100:2"))  # two jobs run, two wait
+    submit(stage, tmp_path, pause_s=5.0)
+    stage.wait(lambda: sum(job.state == pb.JOB_STATE_RUNNING for job in jobs_of(stage.cluster).values()) == 2, "2 run")
+    gavel(stage, "hold", "3")
+
+    answer = gavel(stage, "app", "cancel", "tune")
+    stage.cluster.kill("scheduler")
+    stage.cluster.start_scheduler()
+    stage.wait_over(0, 1, 2, 3)
+
+    assert (answer["jobs"], answer["cancelled"]) == (4, 4)
+    assert {job.state for job in jobs_of(stage.cluster).values()} == {pb.JOB_STATE_CANCELLED}
+    assert gavel(stage, "app", "cancel", "tune")["cancelled"] == 0
+
+
+@pytest.mark.slow
+def test_a_job_that_is_held_delays_the_others_no_longer_than_the_search_allows(
+    start: StartStage, tmp_path: Path
+) -> None:
+    stage = start(LocalNode("n0", "v100:4"))
+    submit(stage, tmp_path, pause_s=0.3, first=f"rung_wait_max_s = {WAIT_S}")
+    gavel(stage, "hold", "3")
+    gavel(stage, "requeue", "3", "--force")
+    stage.wait(lambda: jobs_of(stage.cluster)[0].reason_kind == "at-rung", "a job is at the rung")
+    why = jobs_of(stage.cluster)[0].reason
+
+    stage.wait_over(0, 1, 2, 3)
+
+    over = jobs_of(stage.cluster)
+    assert " UTC at most" in why
+    assert over[2].state == pb.JOB_STATE_FINISHED
+    late = f"rank 4 of 4 at 20 steps, which it did not reach within {WAIT_S:g} s of the first job"
+    assert over[3].detail == f"ended by successive halving: {late}"
+    assert over[0].detail.startswith("ended by successive halving: rank 3 of 4 at 20 steps, loss 0.65")

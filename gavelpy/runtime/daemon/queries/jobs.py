@@ -84,6 +84,30 @@ class JobQueries:
             raise NotFound(f"job must be the number or name of one of yours, got {shown(text)}{hint}")
         return job
 
+    def of_app(self, caller: Caller, text: str) -> list[int]:
+        """Serials of the jobs of an app that have not left, ascending; raises NotFound if the caller may see none.
+
+        `text`: its name (the newest of this name; admins: OWNER/NAME), or the number of one of its jobs.
+        """
+        jobs = self._scheduler.core.jobs
+        of = jobs.apps.app_of
+        if _SERIAL.fullmatch(text):
+            label = of.get(jobs.ids.row(job := self.find(caller, text)))
+            if label is None:
+                raise NotFound(f"app must be that of a job, got job {job} ({self.name(job)}), which belongs to none")
+            return [jobs.ids.serial(row) for row, one in of.items() if one == label]
+        owner, separator, name = text.rpartition(_OWNER_SEPARATOR)
+        owner = owner if separator else caller.name
+        found: dict[str, list[int]] = {}
+        for row, label in of.items() if caller.is_admin or owner == caller.name else ():
+            if label.startswith(f"{name}/") and jobs.specs[row].owner == owner:
+                found.setdefault(label, []).append(jobs.ids.serial(row))
+        if not name or not found:
+            others = ", for admins also OWNER/NAME" * caller.is_admin
+            allowed = f"the name of one of yours{others}, or the number of a job of it (gavel app list)"
+            raise NotFound(f"app must be {allowed}, got {shown(text)}")
+        return max(found.values())
+
     def named(self, caller: Caller, names: Sequence[str]) -> Ints:
         """Serials of jobs without duplicates, in order; raises NotFound if the caller may not see one."""
         require(1 <= len(names) <= JOBS_NAMED_MAX, "jobs", f"1 to {JOBS_NAMED_MAX} jobs", len(names))

@@ -20,6 +20,7 @@ from gavelpy.errors import RemoteViolation
 from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.mechanism.teams import of_token
 from gavelpy.mechanism.windows import Window
+from gavelpy.model.apps import AppRole
 from gavelpy.runtime.daemon.changes import hold, release, set_policy
 from gavelpy.runtime.daemon.job_history import name_of
 from gavelpy.runtime.daemon.notifier import check_notify
@@ -95,6 +96,16 @@ class SchedulerService(ReadService, client_pb2_grpc.SchedulerServiceServicer):
         past, jobs = await self._named(request.jobs)
         await self._scheduler.cancel(jobs.tolist())
         return pb.CancelJobsResponse(jobs=[*past, *await self._messages(jobs.tolist())])
+
+    async def CancelApp(self, request: pb.CancelAppRequest, context: Context) -> pb.CancelAppResponse:
+        """Cancels the jobs of an app that are not over in one transaction, and returns when that is durable."""
+        jobs = self._jobs.of_app(caller(), request.app)
+        spec = self._scheduler.core.jobs.by_serial.specs[jobs[0]]
+        role = AppRole.parse(spec.app)
+        cancelled = await self._scheduler.cancel_app(jobs)
+        return pb.CancelAppResponse(
+            app=role.name, owner=spec.owner, first_job=jobs[0] - role.at, jobs=role.jobs, cancelled=cancelled
+        )
 
     async def ChangeJobs(self, request: pb.ChangeJobsRequest, context: Context) -> pb.ChangeJobsResponse:
         """Holds, releases or requeues jobs, or changes their class, and returns them when that is durable."""
