@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -56,9 +56,10 @@ def takes_choices(command: Callable[..., Any]) -> Callable[..., Any]:  # Any: wh
 
 def _options(group: Any) -> list[inspect.Parameter]:  # Any: a dataclass
     kinds = get_type_hints(group, include_extras=True)
-    keyword = inspect.Parameter.KEYWORD_ONLY
+    keyword, required = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
+    defaults = {one.name: required if one.default is MISSING else one.default for one in fields(group)}
     return [
-        inspect.Parameter(one.name, keyword, default=one.default, annotation=kinds[one.name]) for one in fields(group)
+        inspect.Parameter(name, keyword, default=default, annotation=kinds[name]) for name, default in defaults.items()
     ]
 
 
