@@ -133,6 +133,14 @@ COMMANDS = (
         ("", "--seeds 3"),
     ),
     FigureCommand(
+        "tiresias",
+        "tiresias:TIRESIAS_ON_PHILLY",
+        c.RecordedChoices,
+        "Tiresias: completion times on Philly's jobs, against FIFO and capacity queues.\n\n"
+        "The trace is Philly's CSV (timestamp, duration, num_gpus, gpu_time, cluster).",
+        ("", "--trace philly.csv", "--trace philly.csv --full --figures out"),
+    ),
+    FigureCommand(
         "shockwave",
         "shockwave:SHOCKWAVE",
         c.ShockwaveChoices,

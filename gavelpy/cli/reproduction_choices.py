@@ -29,6 +29,10 @@ TracesOption = Annotated[
 RatesOption = Annotated[
     str | None, typer.Option(metavar="X,Y,...", help="Loads in jobs per hour. Default: the figure's.")
 ]
+RecordedTraceOption = Annotated[
+    Path | None,
+    typer.Option("--trace", metavar="FILE", help="The recorded trace. Without one, jobs are drawn at random."),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +97,29 @@ class LoadChoices(RateChoices):
     def size(self) -> dict[str, Any]:  # Any: of several types
         """Fields of the size."""
         return {**super().size(), "window": p.window(self.window) if self.window is not None else None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnChoices(NoChoices):
+    """Small or as large as is feasible, and the number of traces of jobs with rates of their own."""
+
+    full: PaperSizeOption = False
+    seeds: TracesOption = None
+
+    def size(self) -> dict[str, Any]:  # Any: of several types
+        """Fields of the size."""
+        return {**super().size(), "is_full": self.full, "seeds": self.seeds}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedChoices(DrawnChoices):
+    """Also a recorded trace."""
+
+    trace: RecordedTraceOption = None
+
+    def size(self) -> dict[str, Any]:  # Any: of several types
+        """Fields of the size."""
+        return {**super().size(), "trace": self.trace}
 
 
 @dataclass(frozen=True, kw_only=True)
