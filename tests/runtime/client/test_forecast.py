@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import os
 import pickle
+import re
 import signal
+import time
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -39,12 +43,14 @@ def ahead(
     cpu_s: float = 30.0,
     choice: PolicyChoice = FIRST_COME,
     supposed: Sequence[Event] = (),
+    until_s: float = math.inf,
 ) -> Ahead:
     """The forecast for these jobs, computed in this process."""
     bare, parts = without_specs(core)
     specs = [pickle.dumps(part) for part in parts]
     return look_ahead(
-        LookAhead(bare, specs, core.now_s, choice, (), wanted, rates, 1e9, cpu_s, supposed=supposed), None
+        LookAhead(bare, specs, core.now_s, choice, (), wanted, rates, 1e9, cpu_s, supposed=supposed, until_s=until_s),
+        None,
     )
 
 
@@ -167,6 +173,36 @@ def test_time_for_computing_is_bounded() -> None:
     answer = ahead(bench(1e6).core, 0, cpu_s=0.0)
 
     assert answer.why_not == "not within 0 s of computing"
+
+
+def test_a_forecast_ends_at_its_time_limit_with_what_it_has_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = bench(500.0, 500.0).core
+
+    def within(steps: float) -> Ahead:
+        count = itertools.count()
+        clock = SimpleNamespace(process_time=time.process_time, monotonic=lambda: next(count))  # a second a step
+        monkeypatch.setattr("gavelpy.simulator.forecast.time", clock)
+        return ahead(core, 0, 1, until_s=steps)
+
+    answer, nothing, everything = within(1), within(-1), within(math.inf)
+
+    assert re.fullmatch(
+        r"not within the time limit, as the machine is busy \(0\.\d of 30 s of computing\)", answer.why_not
+    )
+    assert answer.expected[0].start_in_s == 0.0
+    assert math.isinf(answer.expected[1].finish_in_s)
+    assert nothing.why_not.startswith("not within the time limit")
+    assert everything.why_not == "", "without the limit it is complete"
+
+
+def test_a_request_that_waited_too_long_for_its_turn_is_answered_without_a_process() -> None:
+    async def scenario() -> tuple[Ahead, int]:
+        forecaster = Forecaster(wall_s=0.0)
+        return await forecaster.ask(bench(1.0).core, 0.0, FIRST_COME, wanted=[0]), forecaster.process_id
+
+    answer, process_id = asyncio.run(scenario())
+
+    assert (answer.why_not, process_id) == ("earlier forecasts took the 0 s that one may take", 0)
 
 
 def test_core_is_as_it_was() -> None:

@@ -1,7 +1,8 @@
 """Forecasts starts and ends of jobs: a separate process simulates a copy of the core, within a limit of CPU time.
 
 The copy is made between two events, so it is consistent; a thread pickles it in pieces, so heartbeats are not delayed.
-One forecast runs at a time and at most WAITING_MAX wait; further requests are refused.
+One forecast runs at a time and at most WAITING_MAX wait; further requests are refused. A forecast ends WALL_S after its
+request with what it has by then, and the reason, before its callers give up.
 
 With few living jobs a forecast is computed on request. A simulation takes seconds with many thousands of jobs: one
 background simulation then covers all jobs that start in it, and callers receive the last result, with its age.
@@ -13,6 +14,7 @@ import asyncio
 import logging
 import math
 import pickle
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -29,6 +31,7 @@ logger = logging.getLogger(__name__)
 WORKER = "gavelpy.runtime.daemon.engine.forecast_worker:forecast"
 HORIZON_S = 30 * 86_400.0
 CPU_S = 3.0
+WALL_S = 15.0  # from the request, with its wait for earlier ones
 STARTING_S = 20.0  # for the process to start and to read the request
 NICE = 5  # below the scheduler, but people wait for a forecast
 WAITING_MAX = 8
@@ -54,6 +57,7 @@ class LookAhead:
     cpu_s: float
     everything: bool = False  # every living job is wanted, and the answer is in `Ahead.seen`
     supposed: Sequence[Event] = ()  # that happen first: nodes that join, another policy
+    until_s: float = math.inf  # by time.monotonic(), when it stops with what it has
 
 
 @dataclass(frozen=True)
@@ -68,8 +72,8 @@ class Ahead:
 class Forecaster:
     """Close it at the end."""
 
-    def __init__(self, *, horizon_s: float = HORIZON_S, cpu_s: float = CPU_S) -> None:
-        self._horizon_s, self._cpu_s = horizon_s, cpu_s
+    def __init__(self, *, horizon_s: float = HORIZON_S, cpu_s: float = CPU_S, wall_s: float = WALL_S) -> None:
+        self._horizon_s, self._cpu_s, self._wall_s = horizon_s, cpu_s, wall_s
         self._turn = asyncio.Lock()
         self._waiting = 0
         self._worker = WorkerProcess(nice=NICE)
@@ -99,8 +103,11 @@ class Forecaster:
         if self._waiting >= WAITING_MAX:
             return Ahead(nothing, "too many forecasts are requested at once")
         self._waiting += 1
+        until_s = time.monotonic() + self._wall_s
         try:
             async with self._turn:
+                if time.monotonic() >= until_s:
+                    return Ahead(nothing, f"earlier forecasts took the {self._wall_s:g} s that one may take")
                 bare, parts = without_specs(core)
                 ids, count = bare.jobs.ids, bare.jobs.count
                 rows = [ids.row(job) if job < ids.next_serial else job - ids.next_serial + count for job in wanted]
@@ -109,7 +116,7 @@ class Forecaster:
                 specs = await asyncio.to_thread(_pickled, parts)
                 question = LookAhead(
                     bare, specs, now_s, choice, submitted, rows, measured,
-                    self._horizon_s, self._cpu_s, everything, supposed,
+                    self._horizon_s, self._cpu_s, everything, supposed, until_s,
                 )  # fmt: skip
                 ahead: Ahead = await self._worker.call(WORKER, question, timeout_s=self._cpu_s + STARTING_S)
                 seen = {int(serials[row]): expected for row, expected in ahead.seen.items() if row < count}

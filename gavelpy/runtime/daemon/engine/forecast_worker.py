@@ -38,7 +38,7 @@ def look_ahead(question: LookAhead, throughputs: ThroughputTable | None) -> Ahea
     for spec in question.submitted:
         future.handle(JobSubmitted(spec))
     if question.everything:
-        why_not = future.run(core.jobs.active.tolist(), question.horizon_s, question.cpu_s)
+        why_not = future.run(core.jobs.active.tolist(), question.horizon_s, question.cpu_s, question.until_s)
         return Ahead((), why_not, dict(future.expected))
-    why_not = future.run(question.wanted, question.horizon_s, question.cpu_s)
+    why_not = future.run(question.wanted, question.horizon_s, question.cpu_s, question.until_s)
     return Ahead(tuple(future.expected[job] for job in question.wanted), why_not)
