@@ -24,16 +24,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from gavelpy.errors import InvalidInput
-from gavelpy.model.arrays import Bools, Floats
+from gavelpy.model.arrays import Bools, Floats, Ints
 
 COVERAGE = 0.8
 LEAST = 30  # past forecasts with a known outcome, without which there is no interval
 LEAST_JOBS = 10  # of so many jobs
 SIMILAR = 200  # past forecasts with the nearest horizons
 OFFSET_S = 10.0  # added to both times of a ratio, so that a forecast of 0 s has one
+GROUP = 0.02  # of the logarithm of a horizon: forecasts so near to each other have the same past ones in lists
 STEP = 0.01  # of the level, after a hit or a miss
 CAUTION = 0.05  # by which the level begins above the coverage
 LEVEL_MIN, LEVEL_MAX = 0.3, 0.995  # of the coverage aimed at
+
+
+Row = tuple[float, int, float, bool, bool, float, float]
+"""A forecast as plain values: predicted, subject, outcome, is known, is counted, ends of its interval; NaN = none."""
 
 
 @dataclass(frozen=True)
@@ -122,17 +127,72 @@ class IntervalModel:
         """The interval of a forecast that is made now; None if too few outcomes are known."""
         if not math.isfinite(predicted_s) or self._known < LEAST:
             return None
-        horizon = np.log(np.array(self._predicted) + OFFSET_S)
-        near = np.argsort(np.abs(horizon - math.log(predicted_s + OFFSET_S)), kind="stable")[:SIMILAR]
-        known = np.array(self._is_known)[near]
-        _, job, count = np.unique(np.array(self._subject)[near], return_inverse=True, return_counts=True)
+        return _scaled(predicted_s, self._ratios(math.log(predicted_s + OFFSET_S), self._past()))
+
+    def intervals(self, predicted_s: Sequence[float]) -> list[Interval | None]:
+        """As `interval`, of many: those with similar horizons are scaled from the same past forecasts."""
+        if self._known < LEAST:
+            return [None] * len(predicted_s)
+        past, groups, found = self._past(), dict[int, tuple[float, float] | None](), list[Interval | None]()
+        for seconds in predicted_s:
+            if not math.isfinite(seconds):
+                found.append(None)
+                continue
+            group = round(math.log(seconds + OFFSET_S) / GROUP)
+            if group not in groups:
+                groups[group] = self._ratios(group * GROUP, past)
+            found.append(_scaled(seconds, groups[group]))
+        return found
+
+    def _past(self) -> tuple[Floats, Floats, Bools, Ints]:
+        columns = np.log(np.array(self._predicted) + OFFSET_S), np.log(np.array(self._outcome) + OFFSET_S)
+        return *columns, np.array(self._is_known), np.array(self._subject, dtype=np.int64)
+
+    def _ratios(self, horizon: float, past: tuple[Floats, Floats, Bools, Ints]) -> tuple[float, float] | None:
+        """Logarithms of actual over expected time at both ends of an interval; None if too few outcomes are known."""
+        horizons, outcomes, is_known, subjects = past
+        near = np.argsort(np.abs(horizons - horizon), kind="stable")[:SIMILAR]
+        known = is_known[near]
+        _, job, count = np.unique(subjects[near], return_inverse=True, return_counts=True)
         if known.sum() < LEAST or len(count) < LEAST_JOBS:
             return None
-        ratios = np.log(np.array(self._outcome)[near] + OFFSET_S) - horizon[near]
         tail = (1.0 - self.level) / 2.0
+        ratios = outcomes[near] - horizons[near]
         low, high = kaplan_meier(ratios, known, [tail, 1.0 - tail], 1.0 / count[job])
-        scale = predicted_s + OFFSET_S
-        return Interval(max(scale * math.exp(low) - OFFSET_S, 0.0), scale * math.exp(high) - OFFSET_S)
+        return low, high
+
+    def rows(self) -> list[Row]:
+        """The forecasts that are kept, oldest first, from number `first` on."""
+        ends = [(math.nan, math.nan) if one is None else (one.low_s, one.high_s) for one in self._interval]
+        columns = self._predicted, self._subject, self._outcome, self._is_known, self._is_counted
+        return [(*values, *both) for *values, both in zip(*columns, ends, strict=True)]
+
+    @property
+    def first(self) -> int:
+        """Number of the oldest forecast that is kept."""
+        return self._forgotten
+
+    @staticmethod
+    def restored(rows: Sequence[Row], first: int, level: float) -> IntervalModel:
+        """The model that had these rows, first number and level."""
+        found = IntervalModel()
+        found.level, found._forgotten = min(max(level, LEVEL_MIN), LEVEL_MAX), first
+        for predicted_s, subject, outcome_s, is_known, is_counted, low_s, high_s in rows:
+            found._predicted.append(predicted_s)
+            found._subject.append(subject)
+            found._outcome.append(outcome_s)
+            found._is_known.append(is_known)
+            found._is_counted.append(is_counted)
+            found._interval.append(None if math.isnan(low_s) else Interval(low_s, high_s))
+        found._known = sum(found._is_known)
+        return found
+
+
+def _scaled(predicted_s: float, ratios: tuple[float, float] | None) -> Interval | None:
+    if ratios is None:
+        return None
+    low_s, high_s = ((predicted_s + OFFSET_S) * math.exp(ratio) - OFFSET_S for ratio in ratios)
+    return Interval(max(low_s, 0.0), high_s)
 
 
 def kaplan_meier(values: Floats, known: Bools, levels: Sequence[float], weights: Floats | None = None) -> list[float]:

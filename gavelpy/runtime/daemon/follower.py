@@ -18,6 +18,7 @@ from gavelpy.journal.store import EventStore, open_store
 from gavelpy.journal.tables import Entry
 from gavelpy.mechanism.events import PolicyChanged, SchedulerRestarted
 from gavelpy.runtime.daemon.config import Config
+from gavelpy.runtime.daemon.engine.forecasts import Forecasts
 from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
 from gavelpy.runtime.daemon.leases.lease import Lease
 from gavelpy.runtime.daemon.nodes.registry import NodeRegistry
@@ -207,6 +208,7 @@ class FollowedState:
         self.past = PastQueries(self, store.reader())
         self.leases = self.engine = self.measuring = _NoReports()
         self.began_s = replica.core.now_s
+        self.forecasts = Forecasts()  # its own
         self._policy: PolicyChanged | None = None
         self._choice = configured_choice(config)
 

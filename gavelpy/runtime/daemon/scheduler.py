@@ -50,6 +50,7 @@ from gavelpy.runtime.daemon.config import Config
 from gavelpy.runtime.daemon.driver import Driver
 from gavelpy.runtime.daemon.engine.engine_process import Answer as EngineAnswer
 from gavelpy.runtime.daemon.engine.engine_process import EngineProcess
+from gavelpy.runtime.daemon.engine.forecasts import Forecasts
 from gavelpy.runtime.daemon.engine.policy_choice import EstimationChoice, PolicyChoice
 from gavelpy.runtime.daemon.engine.throughput_files import rates_again, read_table
 from gavelpy.runtime.daemon.job_history import name_of
@@ -113,6 +114,7 @@ class Scheduler:
         self.driver.archivist = Archivist(self, config.journal)
         self.execution.wake_driver = self.driver.wake
         self.began_s = self.clock.now_s()
+        self.forecasts = Forecasts()
         self.version = 0  # grows with every batch of events
         self.follows = ""  # it leads
         self.is_ready = asyncio.Event()  # the recovered state is in force

@@ -748,6 +748,13 @@ class Job(_message.Message):
     RESERVATION_FIELD_NUMBER: _builtins.int
     APP_FIELD_NUMBER: _builtins.int
     METRICS_FIELD_NUMBER: _builtins.int
+    FORECAST_AT_S_FIELD_NUMBER: _builtins.int
+    EXPECTED_START_AT_S_FIELD_NUMBER: _builtins.int
+    START_LOW_AT_S_FIELD_NUMBER: _builtins.int
+    START_HIGH_AT_S_FIELD_NUMBER: _builtins.int
+    EXPECTED_FINISH_AT_S_FIELD_NUMBER: _builtins.int
+    FINISH_LOW_AT_S_FIELD_NUMBER: _builtins.int
+    FINISH_HIGH_AT_S_FIELD_NUMBER: _builtins.int
     job: _builtins.int
     name: _builtins.str
     owner: _builtins.str
@@ -818,6 +825,18 @@ class Job(_message.Message):
     """it runs within this reservation only; empty = outside of all"""
     app: _builtins.str
     """as in its description"""
+    forecast_at_s: _builtins.float
+    """Unix time of the last forecast that has this job, from which the next six are; 0 = none"""
+    expected_start_at_s: _builtins.float
+    """Unix time; 0 = not known, or it has started"""
+    start_low_at_s: _builtins.float
+    """the start is from here to start_high_at_s in 80 % of all cases; both 0 = not known"""
+    start_high_at_s: _builtins.float
+    """0 = without an upper end"""
+    expected_finish_at_s: _builtins.float
+    """likewise"""
+    finish_low_at_s: _builtins.float
+    finish_high_at_s: _builtins.float
     @_builtins.property
     def sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """all numbers of GPUs on which it can run; empty = one"""
@@ -897,10 +916,17 @@ class Job(_message.Message):
         reservation: _builtins.str = ...,
         app: _builtins.str = ...,
         metrics: _abc.Iterable[Global___JobMetric] | None = ...,
+        forecast_at_s: _builtins.float = ...,
+        expected_start_at_s: _builtins.float = ...,
+        start_low_at_s: _builtins.float = ...,
+        start_high_at_s: _builtins.float = ...,
+        expected_finish_at_s: _builtins.float = ...,
+        finish_low_at_s: _builtins.float = ...,
+        finish_high_at_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "app", b"app", "array_first", b"array_first", "array_limit", b"array_limit", "array_size", b"array_size", "begin_at_s", b"begin_at_s", "co_located_with", b"co_located_with", "detail", b"detail", "ended_at_s", b"ended_at_s", "entity", b"entity", "exclude", b"exclude", "failure", b"failure", "failure_class", b"failure_class", "failures", b"failures", "gpu_s", b"gpu_s", "gpu_type", b"gpu_type", "gpus", b"gpus", "held_by", b"held_by", "job", b"job", "job_type", b"job_type", "lease", b"lease", "metrics", b"metrics", "name", b"name", "node_ids", b"node_ids", "nodes", b"nodes", "owed_s", b"owed_s", "owner", b"owner", "preemptible", b"preemptible", "preemptible_why", b"preemptible_why", "priority", b"priority", "priority_rank", b"priority_rank", "ran_s", b"ran_s", "rate_steps_per_s", b"rate_steps_per_s", "reason", b"reason", "reason_kind", b"reason_kind", "received_s", b"received_s", "reservation", b"reservation", "restarts", b"restarts", "share", b"share", "sizes", b"sizes", "started_at_s", b"started_at_s", "state", b"state", "steps_done", b"steps_done", "steps_estimated", b"steps_estimated", "steps_saved", b"steps_saved", "steps_total", b"steps_total", "submitted_at_s", b"submitted_at_s", "total_open", b"total_open", "urgency", b"urgency", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "app", b"app", "array_first", b"array_first", "array_limit", b"array_limit", "array_size", b"array_size", "begin_at_s", b"begin_at_s", "co_located_with", b"co_located_with", "detail", b"detail", "ended_at_s", b"ended_at_s", "entity", b"entity", "exclude", b"exclude", "expected_finish_at_s", b"expected_finish_at_s", "expected_start_at_s", b"expected_start_at_s", "failure", b"failure", "failure_class", b"failure_class", "failures", b"failures", "finish_high_at_s", b"finish_high_at_s", "finish_low_at_s", b"finish_low_at_s", "forecast_at_s", b"forecast_at_s", "gpu_s", b"gpu_s", "gpu_type", b"gpu_type", "gpus", b"gpus", "held_by", b"held_by", "job", b"job", "job_type", b"job_type", "lease", b"lease", "metrics", b"metrics", "name", b"name", "node_ids", b"node_ids", "nodes", b"nodes", "owed_s", b"owed_s", "owner", b"owner", "preemptible", b"preemptible", "preemptible_why", b"preemptible_why", "priority", b"priority", "priority_rank", b"priority_rank", "ran_s", b"ran_s", "rate_steps_per_s", b"rate_steps_per_s", "reason", b"reason", "reason_kind", b"reason_kind", "received_s", b"received_s", "reservation", b"reservation", "restarts", b"restarts", "share", b"share", "sizes", b"sizes", "start_high_at_s", b"start_high_at_s", "start_low_at_s", b"start_low_at_s", "started_at_s", b"started_at_s", "state", b"state", "steps_done", b"steps_done", "steps_estimated", b"steps_estimated", "steps_saved", b"steps_saved", "steps_total", b"steps_total", "submitted_at_s", b"submitted_at_s", "total_open", b"total_open", "urgency", b"urgency", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

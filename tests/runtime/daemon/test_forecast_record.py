@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from gavelpy.mechanism.lifecycle import JobState
-from gavelpy.runtime.daemon.engine.forecast_record import JOBS_AT_ONCE, ForecastRecord, Times
+from gavelpy.runtime.daemon.engine.forecast_record import JOBS_AT_ONCE, ForecastRecord
+from gavelpy.runtime.daemon.engine.forecasts import Forecasts, Times
 from gavelpy.simulator.forecast import Expected
 
 
@@ -23,6 +24,7 @@ class World:
     state: dict[int, JobState] = field(default_factory=dict)
     started: dict[int, float] = field(default_factory=dict)
     ended: dict[int, float] = field(default_factory=dict)
+    forecasts: Forecasts = field(default_factory=Forecasts)
 
     @property
     def scheduler(self) -> Any:  # Any: stands for SchedulerState
@@ -31,7 +33,8 @@ class World:
         history = SimpleNamespace(
             started_s=lambda job: self.started.get(job, math.nan), ended_s=lambda job: self.ended.get(job, math.nan)
         )
-        return SimpleNamespace(core=SimpleNamespace(jobs=jobs), history=history, now_s=lambda: self.now)
+        core = SimpleNamespace(jobs=jobs)
+        return SimpleNamespace(core=core, history=history, forecasts=self.forecasts, now_s=lambda: self.now)
 
     def record(self) -> ForecastRecord:
         return ForecastRecord(self.scheduler, None)  # type: ignore[arg-type]  # nothing is forecast here
@@ -54,7 +57,7 @@ def test_an_interval_contains_four_of_five_ends_of_jobs_like_those_before() -> N
     for job in range(400):
         expected_s = float(rng.uniform(300.0, 3_000.0))
         actual_s = expected_s * float(np.exp(rng.normal(0.2, 0.4)))
-        times = record.times(Expected(0.0, expected_s))
+        times = world.forecasts.times(Expected(0.0, expected_s))
         hits += [times.finish_low_s <= actual_s <= times.finish_high_s] if times.finish_low_s >= 0 else []
         world.run(record, job, expected_s, actual_s)
 
@@ -68,9 +71,9 @@ def test_there_is_no_interval_before_thirty_outcomes() -> None:
 
     for job in range(29):
         world.run(record, job, 100.0, 120.0)
-    before = record.times(Expected(0.0, 100.0))
+    before = world.forecasts.times(Expected(0.0, 100.0))
     world.run(record, 29, 100.0, 120.0)
-    after = record.times(Expected(0.0, 100.0))
+    after = world.forecasts.times(Expected(0.0, 100.0))
 
     assert before == Times(0.0, 100.0, 0.0, 0.0, -1.0, -1.0)
     assert (after.finish_low_s, after.finish_high_s) == pytest.approx((120.0, 120.0))
@@ -90,8 +93,8 @@ def test_cancelled_and_archived_jobs_are_no_outcomes() -> None:
     world.now = 1_000.0
     record.look()
 
-    assert record.interval("end", 100.0) is None
-    assert record.interval("start", 50.0) is None
+    assert world.forecasts.interval("end", 100.0) is None
+    assert world.forecasts.interval("start", 50.0) is None
 
 
 def test_jobs_that_were_noted_least_often_come_first() -> None:
@@ -108,7 +111,7 @@ def test_jobs_that_were_noted_least_often_come_first() -> None:
 
 
 def test_a_time_that_is_now_or_unknown_has_no_interval() -> None:
-    record = World().record()
+    world = World()
 
-    assert record.times(Expected(0.0, math.inf)) == Times(0.0, -1.0, 0.0, 0.0, -1.0, -1.0)
-    assert record.times(Expected()) == Times()
+    assert world.forecasts.times(Expected(0.0, math.inf)) == Times(0.0, -1.0, 0.0, 0.0, -1.0, -1.0)
+    assert world.forecasts.times(Expected()) == Times()

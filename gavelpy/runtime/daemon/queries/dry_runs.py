@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gavelpy.runtime.daemon.engine.forecast_record import Times
+from gavelpy.runtime.daemon.engine.forecasts import Times
 from gavelpy.simulator.forecast import Expected
 
 

@@ -28,7 +28,7 @@ from gavelpy.model.job import JobId, JobSpec
 from gavelpy.policies.refusals import requests_of, unused_requests
 from gavelpy.runtime.checkpoint_directory import newest
 from gavelpy.runtime.daemon.engine.forecast import Forecaster, Outlook, Outlooks
-from gavelpy.runtime.daemon.engine.forecast_record import ForecastRecord, Times
+from gavelpy.runtime.daemon.engine.forecasts import Times
 from gavelpy.runtime.daemon.job_history import full_id, name_of
 from gavelpy.runtime.daemon.leases.lease import measured_rates
 from gavelpy.runtime.daemon.queries.dry_runs import PlannedJob, forecast_of
@@ -145,12 +145,9 @@ def in_time(seconds: float) -> str:
 class Explainer:
     """Reads jobs from a scheduler and requests forecasts."""
 
-    def __init__(
-        self, scheduler: SchedulerState, jobs: JobQueries, forecaster: Forecaster, record: ForecastRecord | None = None
-    ) -> None:
+    def __init__(self, scheduler: SchedulerState, jobs: JobQueries, forecaster: Forecaster) -> None:
         self._scheduler, self._jobs, self._forecaster = scheduler, jobs, forecaster
         self._outlooks = Outlooks(forecaster)
-        self._record = record if record is not None else ForecastRecord(scheduler, forecaster)  # an empty one
 
     async def close(self) -> None:
         """Ends forecasts that are being computed."""
@@ -168,7 +165,7 @@ class Explainer:
                 job, scheduler.core, scheduler.now_s(), scheduler.choice, self._measured()
             )
             expected = outlook.expected
-            times = self._record.times(expected)
+            times = scheduler.forecasts.times(expected)
             how = (
                 _how(outlook) + self._assumption(job)
                 if math.isfinite(expected.start_in_s) or not self._is_held(job)
@@ -231,7 +228,7 @@ class Explainer:
             PlannedJob(
                 name=name_of(spec.id),
                 forecast=forecast_of(
-                    expected, self._record.times(expected), HELD if spec.hold else ahead.why_not or left_out
+                    expected, scheduler.forecasts.times(expected), HELD if spec.hold else ahead.why_not or left_out
                 ),
                 note="; ".join(
                     filter(None, [submission_note(spec, asked, scheduler), *_worth(spec, 0.0, expected.finish_in_s)])

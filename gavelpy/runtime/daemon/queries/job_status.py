@@ -105,6 +105,13 @@ class JobStatus:
     total_open: bool  # steps_total is assumed: neither submitted nor announced
     app: str  # its role in an app; empty = in none
     metrics: Sequence[MetricPoint]  # last values of what it reports
+    forecast_at_s: float = 0.0  # when the times below were forecast; 0 = they were not
+    expected_start_at_s: float = 0.0  # 0 = not known, or it has started
+    start_low_at_s: float = 0.0  # of the interval of 80 %; both 0 = not known
+    start_high_at_s: float = 0.0  # 0 = without an upper end
+    expected_finish_at_s: float = 0.0
+    finish_low_at_s: float = 0.0
+    finish_high_at_s: float = 0.0
 
 
 class _Row(NamedTuple):
@@ -231,6 +238,7 @@ class JobStatuses:
             reservation=jobs.booked.get(row.row, spec.reservation if state >= _OVER else ""),
             app=spec.app,
             metrics=last_metrics(jobs.apps, row.row, lease),
+            **(self._expected(job, row) if state < _OVER else {}),
         )
 
     def _place(self, row: int, lease: Lease | None) -> tuple[str, list[str], float]:
@@ -251,6 +259,26 @@ class JobStatuses:
         """Problems that the nodes of a lease have reported; empty = none."""
         known = ((node_id, self._scheduler.nodes.get(node_id)) for node_id in node_ids)
         return "".join(f"; node {node_id}: {node.trouble}" for node_id, node in known if node and node.trouble)
+
+    def _expected(self, job: int, row: _Row) -> dict[str, float]:
+        """Unix times of the last forecast of a job; empty = it is in none."""
+        forecasts = self._scheduler.forecasts
+        if (times := forecasts.of(job)) is None:
+            return {}
+        at_s, waits = self._scheduler.wall_s(forecasts.at_s), math.isnan(row.started_s)
+
+        def moment_s(in_s: float, *, applies: bool = True) -> float:
+            return at_s + in_s if applies and in_s >= 0 else 0.0
+
+        return {
+            "forecast_at_s": at_s,
+            "expected_start_at_s": moment_s(times.start_in_s, applies=waits),
+            "start_low_at_s": moment_s(times.start_low_s, applies=waits),
+            "start_high_at_s": moment_s(times.start_high_s, applies=waits),
+            "expected_finish_at_s": moment_s(times.finish_in_s),
+            "finish_low_at_s": moment_s(times.finish_low_s),
+            "finish_high_at_s": moment_s(times.finish_high_s),
+        }
 
     def _wall_s(self, now_s: float) -> float:
         return 0.0 if math.isnan(now_s) else self._scheduler.wall_s(now_s)

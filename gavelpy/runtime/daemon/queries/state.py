@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from gavelpy.mechanism.core import SchedulerCore
     from gavelpy.runtime.daemon.config import Config
+    from gavelpy.runtime.daemon.engine.forecasts import Forecasts
     from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
     from gavelpy.runtime.daemon.job_history import JobHistory
     from gavelpy.runtime.daemon.leases.lease import Lease
@@ -46,6 +47,7 @@ class SchedulerState(Protocol):
     past: PastQueries
     storage: StorageWorkers
     began_s: float
+    forecasts: Forecasts
 
     @property
     def name(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gavelpy.journal.archive_tables import PastJob
 from gavelpy.model.job import JobKind, JobSpec
-from gavelpy.runtime.daemon.engine.forecast_record import Times
+from gavelpy.runtime.daemon.engine.forecasts import Times
 from gavelpy.runtime.daemon.queries.cluster import ClusterStatus, NodeStatus
 from gavelpy.runtime.daemon.queries.dry_runs import PlannedJob
 from gavelpy.runtime.daemon.queries.explain import JobExplanation

@@ -22,7 +22,7 @@ from gavelpy.mechanism.events import NO_INTS
 from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.model.arrays import Ints
 from gavelpy.runtime.daemon.engine.forecast import Forecaster
-from gavelpy.runtime.daemon.engine.forecast_record import ForecastRecord
+from gavelpy.runtime.daemon.engine.forecast_record import ForecastRecord, Keeper
 from gavelpy.runtime.daemon.queries.cluster import ClusterQueries
 from gavelpy.runtime.daemon.queries.explain import Explainer
 from gavelpy.runtime.daemon.queries.fields import number, require, text
@@ -58,13 +58,13 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class ReadService:
     """Serves reads of all clients."""
 
-    def __init__(self, state: SchedulerState) -> None:
+    def __init__(self, state: SchedulerState, keeper: Keeper | None = None) -> None:
         self._state = state
         self._forecaster = Forecaster()
         self._jobs = JobQueries(state)
         self._cluster = ClusterQueries(state, self._jobs)
-        self._record = ForecastRecord(state, self._forecaster)
-        self._explainer = Explainer(state, self._jobs, self._forecaster, self._record)
+        self._record = ForecastRecord(state, self._forecaster, keeper)
+        self._explainer = Explainer(state, self._jobs, self._forecaster)
         self._past = state.past
 
     def start(self) -> None:

@@ -48,6 +48,7 @@ from gavelpy.runtime.wire import client_pb2_grpc
 if TYPE_CHECKING:
     from gavelpy.model.job import JobSpec
 
+FORECASTS = "forecasts"  # name of the record in the journal's database
 _FIRST_MESSAGE_S = 10.0
 _USERS_MAX = 1_000  # of a reservation
 _ACTIONS = {
@@ -58,11 +59,26 @@ _ACTIONS = {
 _CHANGES = frozenset({pb.JOB_CHANGE_HOLD, pb.JOB_CHANGE_RELEASE, pb.JOB_CHANGE_REQUEUE, pb.JOB_CHANGE_PRIORITY})
 
 
+class JournalKeeper:
+    """Keeps the record of forecasts in the journal's database."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    async def load(self) -> str:
+        """See Keeper."""
+        return await self._scheduler.read_journal(lambda store: store.meta(FORECASTS))
+
+    async def store(self, text: str) -> None:
+        """See Keeper."""
+        await self._scheduler.read_journal(lambda store: store.set_meta(FORECASTS, text))
+
+
 class SchedulerService(ReadService, client_pb2_grpc.SchedulerServiceServicer):
     """Serves all clients of the leader."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        super().__init__(scheduler)
+        super().__init__(scheduler, JournalKeeper(scheduler))
         self._scheduler = scheduler
         self._events = EventQueries(scheduler, self._jobs)
         self._logs = LogQueries(scheduler, self._jobs)

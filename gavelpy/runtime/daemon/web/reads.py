@@ -118,6 +118,7 @@ class Reads:
                 "jobs": [job_values(status) for status in self._jobs.statuses(page.jobs)],
                 "total": page.total,
                 "offset": offset,
+                "now_s": self._scheduler.wall_s(self._scheduler.now_s()),
                 "by_state": {state.name.lower(): count for state, count in page.by_state.items()},
             }
         )

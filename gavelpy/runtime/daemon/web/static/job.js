@@ -76,14 +76,17 @@ export function job(me, name) {
     fill(outlook, h('p', {class: 'quiet'}, 'The forecast is being computed.'));
     get(path).then((found) => {
       if (mine !== asked) return;
-      fill(outlook, facts([['should start', found.job.started_at_s && found.job.state === 'running' ? 'it runs' : within(found.start_in_s)],
-        ['should finish', within(found.finish_in_s)], ['forecast', found.forecast]]));
+      fill(outlook, facts([['should start', found.job.started_at_s && found.job.state === 'running' ? 'it runs'
+        : within(found.start_in_s) + between(found.start_low_s, found.start_high_s)],
+        ['should finish', within(found.finish_in_s) + between(found.finish_low_s, found.finish_high_s)], ['forecast', found.forecast]]));
     }, (error) => fill(outlook, h('p', {class: 'error'}, error.message)));
   }
 
   return {page, refresh, title: `Job ${name}`};
 }
 
+const between = (low_s, high_s) => (low_s === null || (low_s < 1 && high_s !== null && high_s < 1) ? ''
+  : ` (80 %: ${duration(low_s)} ${high_s === null ? 'or more' : `to ${duration(high_s)}`})`);
 const within = (seconds) => (seconds === null ? 'not known' : seconds < 1 ? 'now' : `in ${duration(seconds)}`);
 
 /** The log of a job: the last lines, then each new one, until stopped. */
