@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 from gavelpy.mechanism.lifecycle import JobState
+from gavelpy.runtime.daemon.engine.forecast import Ahead
 from gavelpy.runtime.daemon.engine.forecast_record import JOBS_AT_ONCE, ForecastRecord
 from gavelpy.runtime.daemon.engine.forecasts import Forecasts, Times
 from gavelpy.simulator.forecast import Expected
@@ -29,12 +32,15 @@ class World:
     @property
     def scheduler(self) -> Any:  # Any: stands for SchedulerState
         ids = SimpleNamespace(has=lambda jobs: np.array([job in self.state for job in jobs]))
-        jobs = SimpleNamespace(ids=ids, by_serial=SimpleNamespace(state=self.state))
+        jobs = SimpleNamespace(ids=ids, by_serial=SimpleNamespace(state=self.state), active=list(self.state))
         history = SimpleNamespace(
             started_s=lambda job: self.started.get(job, math.nan), ended_s=lambda job: self.ended.get(job, math.nan)
         )
         core = SimpleNamespace(jobs=jobs)
-        return SimpleNamespace(core=core, history=history, forecasts=self.forecasts, now_s=lambda: self.now)
+        none = SimpleNamespace(leases={})
+        return SimpleNamespace(
+            core=core, history=history, forecasts=self.forecasts, now_s=lambda: self.now, choice=None, leases=none
+        )
 
     def record(self) -> ForecastRecord:
         return ForecastRecord(self.scheduler, None)  # type: ignore[arg-type]  # nothing is forecast here
@@ -42,11 +48,16 @@ class World:
     def run(self, record: ForecastRecord, job: int, expected_s: float, actual_s: float) -> None:
         """A job that waits, starts at once when it should, and ends `actual_s` after the forecast."""
         self.state[job] = JobState.WAITING
-        record.note({job: Expected(0.0, expected_s)}, self.now)
+        note(record, {job: Expected(0.0, expected_s)}, self.now)
         self.started[job], self.ended[job] = self.now, self.now + actual_s
         self.state[job] = JobState.FINISHED
         self.now += actual_s
         record.look()
+
+
+def note(record: ForecastRecord, seen: Mapping[int, Expected], at_s: float) -> list[int]:
+    """Notes forecasts that were made at a time; returns the jobs."""
+    return list(record.noting(seen, at_s))
 
 
 def test_an_interval_contains_four_of_five_ends_of_jobs_like_those_before() -> None:
@@ -84,7 +95,7 @@ def test_cancelled_and_archived_jobs_are_no_outcomes() -> None:
     record = world.record()
     for job in range(60):
         world.state[job] = JobState.WAITING
-        record.note({job: Expected(50.0, 100.0)}, 0.0)
+        note(record, {job: Expected(50.0, 100.0)}, 0.0)
 
     for job in range(30):
         world.state[job], world.ended[job] = JobState.CANCELLED, 10.0
@@ -102,9 +113,9 @@ def test_jobs_that_were_noted_least_often_come_first() -> None:
     record = world.record()
     seen = {job: Expected(0.0, 100.0) for job in range(30)}
 
-    record.note(seen, 0.0)
+    note(record, seen, 0.0)
     first = set(record._noted)
-    record.note(seen, 600.0)
+    note(record, seen, 600.0)
 
     assert first == set(range(JOBS_AT_ONCE))
     assert [record._noted[job] for job in range(30)] == [2] * 10 + [1] * 20
@@ -115,3 +126,36 @@ def test_a_time_that_is_now_or_unknown_has_no_interval() -> None:
 
     assert world.forecasts.times(Expected(0.0, math.inf)) == Times(0.0, -1.0, 0.0, 0.0, -1.0, -1.0)
     assert world.forecasts.times(Expected()) == Times()
+
+
+class Asked:
+    """In place of the process of forecasts: it has these answers, in order."""
+
+    def __init__(self, *answers: Ahead) -> None:
+        self._answers = iter(answers)
+
+    async def ask(self, *_: Any, **__: Any) -> Ahead:  # Any: a forecaster's arguments
+        return next(self._answers)
+
+
+def test_lists_keep_the_last_forecast_that_has_jobs_and_it_is_renewed_only_while_they_are_read() -> None:
+    world = World(state={0: JobState.WAITING})
+    answers = Ahead((), "", {0: Expected(0.0, 50.0)}), Ahead((), "the forecast failed", {})
+    record = ForecastRecord(world.scheduler, Asked(*answers))  # type: ignore[arg-type]  # stands for a forecaster
+
+    before = record._is_stale
+    asyncio.run(record.renew())
+    world.now = 100.0
+    unread = record._is_stale
+    shown = world.forecasts.of(0)
+    read = record._is_stale
+    record._took_s = 8.0
+    slow = record._is_stale  # a twentieth of the time at most: after 160 s
+    world.now = 161.0
+    later = record._is_stale
+    asyncio.run(record.renew())
+
+    assert shown == Times(0.0, 50.0, 0.0, 0.0)
+    assert (before, unread, read, slow, later) == (False, False, True, False, True)
+    assert (world.forecasts.of(0), world.forecasts.at_s) == (shown, 0.0)
+    assert not record._is_stale, "a forecast that fails is not asked for again at once"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gavelpy.mechanism.events import JobCancelled, PolicyChanged
+from gavelpy.runtime.daemon.engine.forecasts import Times
 from gavelpy.runtime.daemon.queries.job_table import SORTS
 from gavelpy.runtime.daemon.web.server import HEADERS
 from gavelpy.runtime.security.tokens import Role, TokenFile
@@ -139,6 +140,22 @@ def test_jobs_are_filtered_by_name_state_and_owner(served: Serving) -> None:
     assert names(served, "/api/v1/jobs?state=waiting&owner=alice&name=b", "root") == ["big"]
     assert names(served, "/api/v1/jobs?state=over&name=big", "root") == []
     assert names(served, "/api/v1/jobs?team=none-such", "root") == []
+
+
+def test_lists_show_the_last_forecast_and_the_page_and_gavel_jobs_alike(served: Serving) -> None:
+    scheduler = served.service.scheduler
+    scheduler.forecasts.show({0: Times(50.0, 150.0, 40.0, -1.0, 120.0, 300.0)}, scheduler.now_s())
+    at_s = scheduler.wall_s(scheduler.forecasts.at_s)
+
+    page, none = call(served, "/api/v1/jobs", "alice").json["jobs"][:2]
+    with served.client("alice") as client:
+        listed = client.jobs()[0]
+
+    names = [name for name in page if name.startswith(("forecast", "expected", "start_", "finish_"))]
+    expected = [0.0, 50.0, 40.0, -at_s, 150.0, 120.0, 300.0]  # the start has no upper end
+    assert [page[name] - at_s for name in names] == pytest.approx(expected)
+    assert [getattr(listed, name) for name in names] == [page[name] for name in names]
+    assert {none[name] for name in names} == {0.0}
 
 
 def test_samples_have_the_time_owed_and_received(served: Serving) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from gavelpy.runtime.client.connection import Client
 from gavelpy.runtime.client.settings import ClientSettings
+from gavelpy.runtime.daemon.engine.forecasts import Times
 from gavelpy.runtime.local_cluster import SCHEDULER, LocalCluster, LocalNode, reserved_port
 from gavelpy.runtime.security.tokens import Role, TokenFile
 from tests.house.project import ROOT
@@ -175,6 +176,28 @@ def test_what_if_with_more_gpus_is_compared(served: Serving, tmp_path: Path, wid
         await tab.key("Enter")
         await tab.see("Jobs that change most")
         await tab.see("Mean time to finish")
+
+    journey(tmp_path, walk)
+
+
+def test_rows_of_jobs_show_the_last_forecast_with_its_interval_and_its_age(served: Serving, tmp_path: Path) -> None:
+    scheduler = served.service.scheduler
+    times = {
+        0: Times(0.0, 3_000.0, 0.0, 0.0, 2_400.0, 6_000.0),
+        1: Times(600.0, 3_000.0, 0.0, 0.0, 2_400.0, -1.0),
+        2: Times(0.0, 3_000.0),
+    }
+
+    async def walk(tab: Tab) -> None:
+        await enter(tab, served, "alice")
+        scheduler.forecasts.show(times, scheduler.now_s())
+        await tab.run("location.hash = '#/jobs?order=ascending'")
+        await tab.see("in 50 min (40 min to 100 min)")
+        await tab.see("in 50 min (40 min or more)")
+        cells = await tab.run("[...document.querySelectorAll('tbody tr')].map((row) => row.children[7].textContent)")
+        title = await tab.run("document.querySelector('tbody td span[title]').title")
+        assert cells[2:4] == ["in 50 min", ""]
+        assert title.startswith("80 %: 40 min to 100 min; forecast ")
 
     journey(tmp_path, walk)
 

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -81,19 +81,24 @@ class ForecastRecord:
         self.look()
         now_s = self._state.now_s()
         if len(self._state.core.jobs.active):
-            self.note((await self._ahead(now_s)).seen, now_s)
+            ahead = await self._ahead(now_s)
+            for _ in self.noting(ahead.seen, now_s):
+                await asyncio.sleep(0)
         await self.keep()
 
-    def note(self, seen: Mapping[int, Expected], at_s: float) -> None:
-        """Adds forecasts that were made at a time, of the jobs that were noted least often."""
+    def noting(self, seen: Mapping[int, Expected], at_s: float) -> Iterator[int]:
+        """Adds forecasts that were made at a time, of the jobs that were noted least often; yields after each job."""
         jobs, history, models = self._state.core.jobs, self._state.history, self._state.forecasts.models
         living = [job for job in seen if self._is_alive(job)]
         for job in sorted(living, key=lambda job: (self._noted[job], job))[:JOBS_AT_ONCE]:
+            if not self._is_alive(job):
+                continue
             self._noted[job] += 1
             waits = jobs.by_serial.state[job] == JobState.WAITING and math.isnan(history.started_s(job))
             for what, seconds in ((START, seen[job].start_in_s), (END, seen[job].finish_in_s)):
                 if math.isfinite(seconds) and (waits or what == END):
                     self._open.append(OpenForecast(what, job, at_s, models[what].add(seconds, job)))
+            yield job
         for model in models.values():
             model.forget(KEPT)
 
