@@ -107,7 +107,9 @@ def test_a_standby_named_as_successor_comes_first() -> None:
 # In virtual time -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("first", range(0, 1_000, 100))
+@pytest.mark.parametrize(
+    "first", [pytest.param(n, marks=[pytest.mark.slow] * (n >= 400)) for n in range(0, 1_000, 100)]
+)
 def test_in_virtual_time_no_job_is_lost_and_none_runs_twice(first: int) -> None:
     for seed in range(first, first + 100):
         world = World(seed)

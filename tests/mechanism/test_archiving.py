@@ -127,9 +127,9 @@ class RetiringWorld(CarelessWorld):
 
 
 TestRetiringWorld = RetiringWorld.TestCase
-TestRetiringWorld.settings = settings(max_examples=15, stateful_step_count=40, deadline=None)
+TestRetiringWorld.settings = settings(max_examples=8, stateful_step_count=40, deadline=None)
 TestArchivingWorld = ArchivingWorld.TestCase
-TestArchivingWorld.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
+TestArchivingWorld.settings = settings(max_examples=12, stateful_step_count=40, deadline=None)
 
 
 def _serials(core: SchedulerCore, rows: Any) -> Any:

@@ -222,4 +222,5 @@ class RankedWorld(CarelessWorld):
 
 
 TestRankedWorld = RankedWorld.TestCase
+TestRankedWorld.settings = costly(2)
 del CarelessWorld

@@ -128,7 +128,7 @@ class ReservedCluster(SmallCluster):
 
 @pytest.mark.parametrize("is_ranked", [False, True], ids=["one-class", "classes"])
 @pytest.mark.parametrize("keeps_unsaved", [False, True], ids=["preemptible", "keeps-unsaved"])
-@costly(2)
+@costly(4)
 @given(seed=st.integers(0, 2**32))
 def test_no_job_of_others_is_on_a_reserved_node_and_none_waits_in_vain(
     seed: int, is_ranked: bool, keeps_unsaved: bool

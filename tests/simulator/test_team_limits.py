@@ -19,6 +19,7 @@ from gavelpy.model.job import Trace
 from gavelpy.policies.base import policy_named
 from gavelpy.simulator.settings import Costs
 from gavelpy.simulator.simulate import Simulation
+from tests.conftest import costly
 from tests.simulator.builders import make_settings, random_trace
 
 TYPES = ("v100", "k80")
@@ -121,6 +122,7 @@ def watched(teams: tuple[Team, ...], seed: int, policy: str, jobs: int = 14, **s
     return Watched(trace, Cluster.parse("v100:8,k80:8"), Engine(policy_named(policy)), mechanism)
 
 
+@costly(2)
 @given(teams=trees(), seed=st.integers(0, 1000), policy=st.sampled_from(["hierarchical", "max_min_fairness"]))
 def test_no_plan_exceeds_a_quota_and_what_is_guaranteed_is_there_at_each_round(
     teams: tuple[Team, ...], seed: int, policy: str

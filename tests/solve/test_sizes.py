@@ -22,6 +22,7 @@ from gavelpy.solve.sizes.hull_kernels import set_edges
 from gavelpy.solve.sizes.search import best_of_goal
 from gavelpy.solve.sizes.table import ModeGoal, mode_table
 from gavelpy.solve.solver import Solver
+from tests.conftest import costly
 from tests.policies.many import OBJECTIVES, POLICIES
 from tests.policies.wide import wide_case
 from tests.solve.plain import optimum
@@ -60,7 +61,7 @@ def by_modes(problem: AllocationProblem, objective: LinearObjective, monkeypatch
 
 
 @given(number=st.integers(0, 10**6), row=st.sampled_from(ROWS))
-@settings(max_examples=15, deadline=None)
+@costly(3)
 def test_any_problem_has_an_answer_as_good_as_that_of_plain_highs(number: int, row: int) -> None:
     problem, name = wide_case(number * len(POLICIES) + row)
     objective = OBJECTIVES[name](problem)

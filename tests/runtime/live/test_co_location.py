@@ -36,7 +36,7 @@ def packed(start: StartStage, tmp_path: Path, **mechanism: object) -> Stage:
     table = tmp_path / "rates.csv"
     table.write_text(TABLE)
     settings = {
-        "mechanism": {"round_s": 60.0, "packing": True, **mechanism},
+        "mechanism": {"round_s": 15.0, "packing": True, **mechanism},
         "gpu_types.v100": {"memory_gib": 16},
         "throughputs": {"file": str(table), "estimate": False},
     }

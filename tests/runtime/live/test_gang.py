@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 from gavelpy.runtime.local_cluster import LocalNode
 from gavelpy.runtime.wire import client_pb2 as pb
 from tests.runtime.live import evidence
@@ -15,6 +17,7 @@ ROOT = Path(__file__).parents[3]
 STEPS = 600  # at 20 steps/s, until the second lease hurries
 
 
+@pytest.mark.slow  # torch starts four times; tests/runtime/iterator has a fast one, live gangs die in test_crash.py
 def test_gang_stops_at_one_step_and_continues_elsewhere_with_other_ranks(start: StartStage) -> None:
     nodes = tuple(LocalNode(name, "v100:1") for name in ("n0", "n1", "n2"))
     stage = start(*nodes, settings={"mechanism": {"round_s": 3.0}})
