@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -36,6 +37,12 @@ settings.load_profile("fixed")
 def costly(times: int) -> settings:
     """Settings for an example that takes this many times as long as others: fewer of them in either profile."""
     return settings(max_examples=settings().max_examples // times)
+
+
+def every_third_fast(cases: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    """Parameters that cost a second of real processes each: a third in `make test`, the others in `make test-slow`."""
+    marks = [[pytest.mark.slow] * (number % 3 > 0) for number in range(len(cases))]
+    return [pytest.param(case, id=name, marks=mark) for case, name, mark in zip(cases, names, marks, strict=True)]
 
 
 @pytest.fixture(scope="session")

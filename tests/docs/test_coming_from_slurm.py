@@ -21,7 +21,7 @@ from gavelpy.cli.main import main
 from gavelpy.cli.output import BAD_INPUT
 from gavelpy.runtime.local_cluster import LocalCluster, LocalNode, wait_until
 from gavelpy.runtime.wire import client_pb2
-from tests.conftest import PROJECT
+from tests.conftest import PROJECT, every_third_fast
 from tests.docs.reservation_trials import RESERVATION_TRIALS, prepare_reservation, reclassed, runs_within_reservation
 from tests.docs.shell import Ran, User, page_at, posted_to
 
@@ -367,7 +367,7 @@ def test_every_row_has_a_trial() -> None:
     assert [row.slurm for row in ABSENT] == list(MISSING)
 
 
-@pytest.mark.parametrize("row", COMMANDS, ids=lambda row: row.slurm)
+@pytest.mark.parametrize("row", every_third_fast(COMMANDS, [row.slurm for row in COMMANDS]))
 def test_the_command_of_the_row_works(row: Row, user: User) -> None:
     prepare(user, row)
     prepare_reservation(user, row.slurm)

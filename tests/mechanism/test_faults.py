@@ -34,7 +34,7 @@ HANG_S = 60.0
 LONG = (2_000, 4_000)  # steps of a job
 
 
-@pytest.mark.parametrize("seed", SEEDS[:3])  # the slow tests run 1,000 more episodes, with 1,000,000 faults
+@pytest.mark.parametrize("seed", SEEDS[:2])  # the slow tests run 1,000 more episodes, with 1,000,000 faults
 def test_everything_breaks_and_every_job_finishes_once(seed: int) -> None:
     episode = World(seed, FAULTS).run()
 
@@ -58,7 +58,7 @@ def test_every_job_finishes_once_where_classes_preempt_each_other(seed: int) -> 
     assert episode.finished > 0
 
 
-@pytest.mark.parametrize("seed", [300, 301, 302])
+@pytest.mark.parametrize("seed", [300, 301])
 def test_every_job_finishes_once_or_reaches_its_limit_where_nodes_are_reserved(seed: int) -> None:
     classes = random_classes(Random(seed)) if seed % 3 == 0 else ()
 

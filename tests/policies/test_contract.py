@@ -17,13 +17,13 @@ PROBLEMS = {
     (name, seed): p for seed in (0, 1) for name, p in problems(seed).items() if not seed or name not in NOT_RANDOM
 }
 COSTLY = "strategy_proof"  # solves a problem for each job; every run has only the smaller problems
-LARGER = ("crowded", "huge ratios", "many types")
+LARGER_THAN = 6  # jobs
 CASES = [
     pytest.param(
         problem,
         policy,
         id=f"{name}, seed {seed}-{policy}",
-        marks=[pytest.mark.slow] * (seed > 0 or (policy == COSTLY and name in LARGER)),
+        marks=[pytest.mark.slow] * (seed > 0 or (policy == COSTLY and problem.job_count > LARGER_THAN)),
     )
     for (name, seed), problem in PROBLEMS.items()
     for policy in registered()

@@ -93,7 +93,10 @@ def changed(problem: AllocationProblem, given: ProblemInput, seed: int) -> Alloc
     return with_pairs(problem) if given is ProblemInput.PAIRS else with_other(problem, given, seed)
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name == "oasis")) for name in VARIANTS],  # many seeds
+)
 def test_each_declared_input_changes_some_answer(name: str) -> None:
     policy = policy_from(name)
 

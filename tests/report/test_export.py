@@ -36,6 +36,7 @@ def test_csv_of_a_run_has_every_job(written: list[Path]) -> None:
     assert comparison.loc["fifo:by=total", "avg_jct_s"] == pytest.approx(result.metrics.avg_jct_s)
 
 
+@pytest.mark.slow
 def test_equal_results_give_equal_files(written: list[Path], tmp_path: Path) -> None:
     again = write_figures(tmp_path, [make_result("fifo:by=total", jobs=4)])
 

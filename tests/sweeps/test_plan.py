@@ -37,7 +37,7 @@ def test_full_mixes_are_those_of_brute_force(prices: list[float], per_node: int,
     assert set(shop.full_mixes()) == full
 
 
-@pytest.mark.parametrize("policy", ["max_min_fairness", "fifo"])
+@pytest.mark.parametrize("policy", ["max_min_fairness", pytest.param("fifo", marks=pytest.mark.slow)])
 def test_plan_is_close_to_the_best_of_all_mixes_with_fewer_simulations(policy: str, tmp_path: Path) -> None:
     rows = (f"{i},{60 * i},{1500 * RATES[i % 5][0]},1,{','.join(map(str, RATES[i % 5]))}\n" for i in range(15))
     path = tmp_path / "t.csv"

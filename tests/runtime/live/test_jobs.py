@@ -103,7 +103,7 @@ def test_policy_changed_by_sighup_stays_through_a_crash_and_disturbs_no_job(star
     ("command", "why"),
     [
         ("no-such-command --lr 0.1", "the command 'no-such-command' cannot be run: No such file or directory"),
-        (str(PLAIN), f"the command '{PLAIN}' cannot be run: Permission denied"),
+        pytest.param(str(PLAIN), f"the command '{PLAIN}' cannot be run: Permission denied", marks=pytest.mark.slow),
         ("sh -c no-such-command", "rank 0 exited with code 127: a command was not found"),
     ],
     ids=["not-found", "not-executable", "not-found-by-a-shell"],

@@ -42,7 +42,7 @@ def test_a_job_whose_node_dies_loses_its_work() -> None:
     assert (hours["useful"], hours["idle"]) == (pytest.approx(2.0), pytest.approx(0.0))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", ["default", "gavel-osdi20"])
 def test_gpu_time_is_conserved_while_nodes_come_and_go(seed: int, name: str) -> None:
     rng = np.random.default_rng(seed)
