@@ -168,7 +168,8 @@ def schedule_in_words(role: AppRole) -> str:
     if role.schedule is HalvingSchedule.NONE:
         return "no job ends early"
     rungs = ", ".join(f"{rung.keep} continue after {rung.steps:g} steps" for rung in role.rungs)
-    return f"{role.schedule.replace('_', ' ')} ({rungs})" if rungs else f"{role.schedule.replace('_', ' ')}"
+    limit = f"; a job waits there at most {role.rung_wait_max_s:g} s for the others" if role.rung_wait_max_s else ""
+    return f"{role.schedule.replace('_', ' ')} ({rungs}{limit})" if rungs else f"{role.schedule.replace('_', ' ')}"
 
 
 def in_words(text: str) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gavelpy.cli.app import schedule_in_words
 from gavelpy.cli.job_files import JobTemplate
 from gavelpy.cli.sweep_files import read_sweep_file
 from gavelpy.errors import InvalidInput
@@ -88,6 +89,20 @@ def test_successive_halving_is_the_default_and_its_rungs_are_in_the_roles(tmp_pa
     assert role.rungs == ((100.0, 3), (300.0, 1))
 
 
+def test_a_limit_of_the_wait_at_rungs_is_in_each_role_and_in_words(tmp_path: Path) -> None:
+    without, roles = (
+        [AppRole.parse(job.app) for job in jobs(tmp_path, text)]
+        for text in (RANDOM, RANDOM.replace("eta = 3", "eta = 3\nrung_wait_max_s = 7200"))
+    )
+
+    assert {role.rung_wait_max_s for role in without} == {0.0}
+    assert {role.rung_wait_max_s for role in roles} == {7200.0}
+    assert schedule_in_words(roles[0]) == (
+        "successive halving (3 continue after 100 steps, 1 continue after 300 steps; "
+        "a job waits there at most 7200 s for the others)"
+    )
+
+
 def test_hyperband_makes_as_many_jobs_as_its_brackets_have(tmp_path: Path) -> None:
     text = RANDOM.replace("jobs = 9\n", "").replace("eta = 3", 'schedule = "hyperband"').replace("900", "8100")
 
@@ -114,6 +129,9 @@ def test_hyperband_makes_as_many_jobs_as_its_brackets_have(tmp_path: Path) -> No
         ('schedule = "none"', "steps_min = 1000", "steps_min must be in"),
         ('schedule = "none"', 'schedule = "hyperband"\njobs = 4', "jobs must be left out or"),
         ('schedule = "none"', 'metric = "a b"', "metric must be 1 to 63"),
+        ('schedule = "none"', "rung_wait_max_s = -1", "rung_wait_max_s must be a number of 0 or more, got -1"),
+        ('schedule = "none"', 'rung_wait_max_s = "1 h"', "rung_wait_max_s must be a number of 0 or more, got '1 h'"),
+        ('"none"', '"none"\nrung_wait_max_s = 9', "rung_wait_max_s of an app must be left out with schedule=none"),
     ],
 )
 def test_a_file_that_cannot_be_names_the_field(tmp_path: Path, before: str, after: str, message: str) -> None:
