@@ -141,6 +141,21 @@ COMMANDS = (
         ("", "--trace philly.csv", "--trace philly.csv --full --figures out"),
     ),
     FigureCommand(
+        "elasticflow",
+        "elasticflow:DEADLINES_MET",
+        c.RecordedChoices,
+        "ElasticFlow: deadlines met, against other schedulers.\n\n"
+        "The trace is cluster01.csv of github.com/microsoft/elasticflow-traces, with deadlines.",
+        ("", "--trace cluster01.csv", "--trace cluster01.csv --full --figures out"),
+    ),
+    FigureCommand(
+        "dorm",
+        "dorm:AGAINST_PARTITIONS",
+        c.TraceNumberChoices,
+        "Dorm: utilisation, against static partitions.",
+        ("", "--full --figures out"),
+    ),
+    FigureCommand(
         "shockwave",
         "shockwave:SHOCKWAVE",
         c.ShockwaveChoices,
