@@ -156,6 +156,20 @@ COMMANDS = (
         ("", "--full --figures out"),
     ),
     FigureCommand(
+        "oasis",
+        "oasis:TOTAL_VALUES",
+        c.TraceNumberChoices,
+        "OASiS: total value of completed jobs, against FIFO, DRF and Dorm.",
+        ("", "--full --figures out"),
+    ),
+    FigureCommand(
+        "themis",
+        "themis:WORST_RATIOS",
+        c.TraceNumberChoices,
+        "Themis: worst finish-time ratio, against Tiresias and Gandiva.",
+        ("", "--full --figures out"),
+    ),
+    FigureCommand(
         "shockwave",
         "shockwave:SHOCKWAVE",
         c.ShockwaveChoices,
