@@ -95,7 +95,7 @@
       ctx.restore();
     }
 
-    // The texts of the points of named groups: right of the point, or left of it, moved down until no two overlap.
+    // The texts of the points of named groups: right or left of the point, moved up or down until no two overlap.
     function names(u) {
       const {ctx} = u, {left, top, width, height} = u.bbox, ratio = window.devicePixelRatio || 1, line = 14 * ratio, taken = [];
       ctx.font = `${12 * ratio}px system-ui, "Liberation Sans", sans-serif`;
@@ -108,10 +108,11 @@
       for (const [name, x, y, size] of points.sort((a, b) => a[2] - b[2])) {
         const wide = ctx.measureText(name).width, gap = size / 2 + 4 * ratio;
         const from = x + gap + wide > left + width ? x - gap - wide : x + gap;
-        let at = Math.max(y, top + line / 2);
-        const hits = () => taken.find((t) => from < t[1] && from + wide > t[0] && Math.abs(at - t[2]) < line);
-        for (let hit = hits(); hit; hit = hits()) { at = hit[2] + line; }
-        at = Math.min(at, top + height - line / 2);
+        const lowest = top + height - line / 2, near = Math.min(Math.max(y, top + line / 2), lowest);
+        const hits = (at) => taken.some((t) => from < t[1] && from + wide > t[0] && Math.abs(at - t[2]) < line);
+        const places = [...Array(12).keys()].flatMap((k) => [near + (k + 1) * line, near - (k + 1) * line])
+          .filter((at) => at >= top + line / 2 && at <= lowest);
+        const at = [near, ...places].find((one) => !hits(one)) ?? near;
         taken.push([from, from + wide, at]);
         ctx.fillText(name, from, at);
       }
