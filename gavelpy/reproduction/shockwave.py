@@ -28,7 +28,7 @@ from gavelpy.policies.base import equal_share_rate, policy_from, ruled
 from gavelpy.policies.isolated import lone_configurations
 from gavelpy.policies.shockwave import Shockwave
 from gavelpy.report.plots import POLICY_COLOURS, Axis, Figure, PlotCurve
-from gavelpy.reproduction.published import FigureSize, PublishedFigure, Reproduction, Row
+from gavelpy.reproduction.published import UNKNOWN, FigureSize, PublishedFigure, Reproduction, Row
 from gavelpy.simulator.settings import Costs, SimulationSettings, preset
 from gavelpy.simulator.simulate import Simulation
 from gavelpy.solve.ladder import solve
@@ -64,6 +64,9 @@ PUBLISHED: Mapping[str, tuple[float, float, float, float]] = {
 
 Source: scheduler/reproduce/pickles/tacc_32gpus of github.com/uw-mad-dash/shockwave, `*_simulation.pickle`.
 """
+
+
+NOT_IN_PAPER = ("bounded_lag", "bounded_lag:lag=0")  # asked each round, as Shockwave is
 
 
 @dataclass(frozen=True)
@@ -243,7 +246,8 @@ def policies(trace: Trace) -> dict[str, Policy]:
     gpu_type = CLUSTER.partition(":")[0]
     own = (ByEpochs.of(trace, gpu_type), CurrentSteps.of(trace, gpu_type), CentralMakespan(), EqualTime())
     found: dict[str, Policy] = {policy.name: policy for policy in own} | {SEEN: Shockwave(round_s=ROUND_S)}
-    return {name: found.get(name) or policy_from("allox:alpha=0.2" if name == "allox" else name) for name in PUBLISHED}
+    names = (*PUBLISHED, *NOT_IN_PAPER)
+    return {name: found.get(name) or policy_from("allox:alpha=0.2" if name == "allox" else name) for name in names}
 
 
 def fairness(trace: Trace, jct_s: Floats, gpu_type: str, gpus: int) -> Floats:
@@ -264,14 +268,16 @@ def baselines(size: FigureSize) -> Reproduction:
     rows, curves = [], []
     for i, (name, policy) in enumerate(policies(trace).items()):
         engine = Engine(policy, None, table)
-        settings = shockwave_settings(ROUND_S if isinstance(policy, Shockwave) else SOLVE_INTERVAL_S)
+        each_round = isinstance(policy, Shockwave) or name in NOT_IN_PAPER
+        settings = shockwave_settings(ROUND_S if each_round else SOLVE_INTERVAL_S)
         run = Simulation(trace, cluster, engine, settings, label=name, throughputs=table, progress=size.progress)
         result = run.run()
         jct_s = result.history.finish_s[: len(trace)] - trace.arrival_s
         found = fairness(trace, jct_s, cluster.gpu_types[0], sum(cluster.gpu_counts))
         last_s = float(result.history.finish_s[: len(trace)].max())
         values = (last_s, float(jct_s.mean()), float(found.max()), 100.0 * float((found > UNFAIR).mean()))
-        pairs = zip((MAKESPAN, JCT, WORST, UNFAIR_JOBS), PUBLISHED[name], values, strict=True)
+        published = PUBLISHED.get(name, (UNKNOWN,) * 4)
+        pairs = zip((MAKESPAN, JCT, WORST, UNFAIR_JOBS), published, values, strict=True)
         rows += [Row(CLUSTER, name, quantity, published, ours) for quantity, published, ours in pairs]
         share = np.arange(1, len(trace) + 1) / len(trace)
         curves.append(PlotCurve(name, np.sort(found), share, POLICY_COLOURS[i % len(POLICY_COLOURS)]))

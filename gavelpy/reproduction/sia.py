@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 NODES = {"t4": (6, 4), "rtx2080ti": (3, 8), "a100": (2, 8)}  # nodes of each type, and the GPUs of each
 FEW_JOBS = 40  # of the small form
 RIGID = "max_min_fairness"
-POLICIES = ("sia", "pollux", RIGID)
+POLICIES = ("sia", "pollux", RIGID, "bounded_lag")  # the last one is not in the paper
 START_S: Mapping[str, float] = {"deepspeech2": 25, "cifar10": 30, "yolov3": 45, "bert": 120, "imagenet": 250}
 OTHER_START_S = 30.0
 JCT, TAIL, MAKESPAN = "average JCT h", "99th percentile of JCT h", "makespan h"

@@ -85,7 +85,7 @@ def test_table_of_a_small_workload(workload: Path) -> None:
 
 def test_the_setting_is_that_of_the_table() -> None:
     assert cluster().gpu_counts.tolist() == [24, 24, 16]
-    assert [sia_settings(name).mechanism.round_s for name in POLICIES] == [60.0, 60.0, 360.0]
+    assert [sia_settings(name).mechanism.round_s for name in POLICIES] == [60.0, 60.0, 360.0, 60.0]
     costs = sia_settings("sia").conditions.costs.of("imagenet", sia_settings("sia").costs)
     assert costs.start.fixed_s == START_S["imagenet"] == 250
 
@@ -104,6 +104,7 @@ def test_order_of_the_policies_is_that_of_the_paper(reference_directory: Path) -
 
     average_h = {row.run: row.ours for row in found.rows if row.quantity == JCT}
     assert average_h["sia"] < average_h["pollux"] < average_h[RIGID]
-    assert [row.published for row in found.rows if row.quantity == JCT] == [
-        PUBLISHED["philly"][name][0] for name in POLICIES
+    assert average_h["bounded_lag"] < average_h[RIGID]
+    assert [row.published for row in found.rows if row.quantity == JCT][:3] == [
+        PUBLISHED["philly"][name][0] for name in POLICIES[:3]
     ]
