@@ -109,8 +109,8 @@ def test_a_role_is_the_same_after_text(
         ("tune:at=0:jobs=9:rungs=5/3", "rungs of an app must be none"),
         ("tune:at=0:jobs=9:speed=5", "app must be NAME and"),
         ("tune:at=0:jobs=9:at=1", "app must be NAME and"),
-        ("tune:at=x:jobs=9", "app must have whole numbers"),
-        ("tune:at=0:jobs=9:schedule=best", "app must have whole numbers"),
+        ("tune:at=x:jobs=9", "app must have numbers, min or max, and a schedule"),
+        ("tune:at=0:jobs=9:schedule=best", "app must have numbers, min or max, and a schedule"),
     ],
 )
 def test_a_role_that_cannot_be_is_refused(text: str, message: str) -> None:
