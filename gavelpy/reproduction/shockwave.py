@@ -66,7 +66,7 @@ Source: scheduler/reproduce/pickles/tacc_32gpus of github.com/uw-mad-dash/shockw
 """
 
 
-NOT_IN_PAPER = ("bounded_lag", "bounded_lag:lag=0")  # asked each round, as Shockwave is
+NOT_IN_PAPER = ("bounded_lag", "bounded_lag:lag=0")  # with an answer in each round, as Shockwave
 
 
 @dataclass(frozen=True)

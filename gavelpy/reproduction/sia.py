@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 NODES = {"t4": (6, 4), "rtx2080ti": (3, 8), "a100": (2, 8)}  # nodes of each type, and the GPUs of each
 FEW_JOBS = 40  # of the small form
 RIGID = "max_min_fairness"
-POLICIES = ("sia", "pollux", RIGID, "bounded_lag")  # the last one is not in the paper
+BY_GOODPUT = ("sia", "pollux")  # they weigh restarts themselves, so no lease is protected
+POLICIES = (*BY_GOODPUT, RIGID, "bounded_lag")  # the last one is not in the paper
 START_S: Mapping[str, float] = {"deepspeech2": 25, "cifar10": 30, "yolov3": 45, "bert": 120, "imagenet": 250}
 OTHER_START_S = 30.0
 JCT, TAIL, MAKESPAN = "average JCT h", "99th percentile of JCT h", "makespan h"
@@ -46,13 +47,15 @@ PUBLISHED: Mapping[str, Mapping[str, tuple[float, float, float]]] = {
 
 
 def sia_settings(policy: str) -> SimulationSettings:
-    """Rounds of 60 s for Sia and Pollux; the original rules with rounds of 360 s for max-min; starts by application."""
+    """Rounds of 60 s, for max-min the original rules and rounds of 360 s; starts by application."""
     starts = JobCosts(types={name: CostsOfType(start=start_s) for name, start_s in START_S.items()})
     costs = {"costs": Costs(0.0, OTHER_START_S, 0.0), "conditions": Conditions(costs=starts)}
     base = preset("gavel-osdi20") if policy == RIGID else SimulationSettings()
     mechanism = replace(base.mechanism, round_s=360.0)
     if policy != RIGID:
-        mechanism = replace(mechanism, round_s=60.0, solve_interval_s=60.0, lease_min_s=0.0, move_lag_s=0.0)
+        mechanism = replace(mechanism, round_s=60.0, solve_interval_s=60.0)
+    if policy in BY_GOODPUT:
+        mechanism = replace(mechanism, lease_min_s=0.0, move_lag_s=0.0)
     return replace(base, mechanism=mechanism, **costs)  # type: ignore[arg-type]  # fields of two types
 
 
