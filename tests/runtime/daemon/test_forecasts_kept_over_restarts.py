@@ -121,7 +121,12 @@ def test_the_text_is_bounded_whatever_was_noted() -> None:
     assert (again[END].first, len(again[END]), counts) == (10**6 + 500, KEPT, noted)
 
 
-@pytest.mark.parametrize("text", ["{", '{"version": 2}', '{"version":2,"models":{},"open":[],"noted":[]}', "[]"])
+NOT_IN_MODEL = text_of({START: IntervalModel(), END: IntervalModel()}, [OpenForecast(END, 7, 1.0, 3)], {})
+
+
+@pytest.mark.parametrize(
+    "text", ["{", '{"version": 2}', '{"version":2,"models":{},"open":[],"noted":[]}', "[]", NOT_IN_MODEL]
+)
 def test_a_text_that_cannot_be_read_begins_the_record_again_with_a_warning(
     text: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -118,6 +118,11 @@ def of_text(text: str) -> tuple[dict[str, IntervalModel], list[OpenForecast], di
         for what, one in kept.models.items()
     }
     opened = [OpenForecast(*one) for one in kept.open if one[0] in models]
+    for one in opened:
+        model = kept.models[one.what]
+        if one.number >= model.first + len(model.rows):
+            allowed = f"below {model.first + len(model.rows)}"
+            raise InvalidInput(f"number of a forecast of job {one.job} must be {allowed}, got {one.number}")
     return models, opened, dict(kept.noted)
 
 
