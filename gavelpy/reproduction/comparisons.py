@@ -12,6 +12,7 @@ import numpy as np
 from gavelpy.engine import Engine
 from gavelpy.policies.base import planned_over_rounds, policy_from
 from gavelpy.report.plots import POLICY_COLOURS, Axis, Figure, PlotCurve, Scale
+from gavelpy.reproduction.published import UNKNOWN, Row
 from gavelpy.simulator.settings import SimulationSettings
 from gavelpy.simulator.simulate import Simulation
 
@@ -66,6 +67,15 @@ def completion_s(result: SimulationResult, trace: Trace) -> Floats:
     jct_s = result.history.finish_s[: len(trace)] - trace.arrival_s
     found: Floats = np.where(np.isnan(jct_s), math.inf, jct_s)
     return found
+
+
+def rows_of(at: str, values: Mapping[str, Sequence[float]], quantities: Sequence[str]) -> list[Row]:
+    """A row for each quantity of each policy, without a published value."""
+    return [
+        Row(at, name, quantity, UNKNOWN, value)
+        for name, of_policy in values.items()
+        for quantity, value in zip(quantities, of_policy, strict=True)
+    ]
 
 
 def distribution(

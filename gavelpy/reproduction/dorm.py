@@ -15,8 +15,8 @@ import numpy as np
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import JobSpec, Trace
 from gavelpy.report.plots import POLICY_COLOURS, Axis, Figure, PlotCurve, Scale
-from gavelpy.reproduction.comparisons import FULL_SEEDS, DrawnSize, completion_s, settings_with, simulated
-from gavelpy.reproduction.published import UNKNOWN, FigureSize, PublishedFigure, Reproduction, Row
+from gavelpy.reproduction.comparisons import FULL_SEEDS, DrawnSize, completion_s, rows_of, settings_with, simulated
+from gavelpy.reproduction.published import FigureSize, PublishedFigure, Reproduction, Row
 from gavelpy.traces.generator import Durations, GeneratorOptions, generate
 
 if TYPE_CHECKING:
@@ -89,12 +89,8 @@ def compared(traces: list[Trace], gpus: int, size: FigureSize) -> Reproduction:
             jct_h = float(completion_s(result, trace).mean()) / 3600.0
             found.setdefault(name, []).append((100.0 * busy, 100.0 * whole, jct_h))
     means = {name: np.mean(values, axis=0).tolist() for name, values in found.items()}
-    at, quantities = f"{sum(map(len, traces))} jobs", (BUSY, WHOLE, JCT)
-    rows = [
-        Row(at, name, quantity, UNKNOWN, value)
-        for name, values in means.items()
-        for quantity, value in zip(quantities, values, strict=True)
-    ]
+    at = f"{sum(map(len, traces))} jobs"
+    rows = rows_of(at, means, (BUSY, WHOLE, JCT))
     for label in (name for name in means if name not in DORMS):
         busy, whole, slower = (means[DEFAULT][k] / means[label][k] for k in range(3))
         for quantity, published, ratio in (

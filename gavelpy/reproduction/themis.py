@@ -19,10 +19,11 @@ from gavelpy.reproduction.comparisons import (
     DrawnSize,
     completion_s,
     distribution,
+    rows_of,
     settings_with,
     simulated,
 )
-from gavelpy.reproduction.published import UNKNOWN, FigureSize, PublishedFigure, Reproduction, Row
+from gavelpy.reproduction.published import FigureSize, PublishedFigure, Reproduction, Row
 from gavelpy.traces.generator import Durations, GeneratorOptions, generate
 
 if TYPE_CHECKING:
@@ -82,11 +83,7 @@ def compared(traces: list[Trace], gpus: int, size: FigureSize) -> Reproduction:
             figures.append(distribution("rho", "Finish-time ratios", "ρ", rho))
     means = {name: np.mean(values, axis=0).tolist() for name, values in found.items()}
     at = f"{sum(map(len, traces))} jobs"
-    rows = [
-        Row(at, name, quantity, UNKNOWN, value)
-        for name, values in means.items()
-        for quantity, value in zip(("worst ρ", "mean ρ", "average JCT h"), values, strict=True)
-    ]
+    rows = rows_of(at, means, ("worst ρ", "mean ρ", "average JCT h"))
     best = means[THEMIS][0]
     rows += [Row(at, f"{name} / {THEMIS}", "ratio of worst ρ", PUBLISHED, means[name][0] / best) for name in BASELINES]
     used = {"cluster": f"{GPU_TYPE}:{gpus}", "round_s": ROUND_S, "traces": len(traces)}
