@@ -61,9 +61,7 @@ class AppTable:
         self.living: Counter[str] = Counter()  # members of each bracket
         self.arrived: Counter[str] = Counter()  # of these, at the rung
         self.touched: dict[str, None] = {}  # brackets that this event may take further; in order
-        self.due_s: dict[
-            str, float
-        ] = {}  # when the rung of a bracket is decided, of those in which jobs wait up to then
+        self.due_s: dict[str, float] = {}  # when a rung is decided at the latest, of brackets with such a limit
 
     def joined(self, row: int, serial: int, text: str) -> None:
         """A job of an app was submitted."""
