@@ -220,7 +220,8 @@ class Driver:
         due_s = self.archivist.due_in_s if self.archivist is not None else PROGRESS_EVERY_S
         wait_s = max(min(max(wakeup_s, pause_s), snapshot_s, due_s, PROGRESS_EVERY_S), 0.0)
         try:
-            await asyncio.wait_for(self._work.wait(), wait_s)
+            async with asyncio.timeout(wait_s):
+                await self._work.wait()
         except TimeoutError:
             return
 

@@ -157,7 +157,8 @@ class Scheduler:
             if rest_s <= 0:
                 break
             try:
-                await asyncio.wait_for(self._changed.wait(), rest_s)
+                async with asyncio.timeout(rest_s):
+                    await self._changed.wait()
             except TimeoutError:
                 break
         return self.version

@@ -79,7 +79,8 @@ class StandbyScheduler:
                     server.reads.resume()
                 await self._follower.apply()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(stopping.wait(), LOOK_S)
+                    async with asyncio.timeout(LOOK_S):
+                        await stopping.wait()
         finally:
             await server.stop()
             for one in filter(None, (page, http)):

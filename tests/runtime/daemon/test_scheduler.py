@@ -28,6 +28,22 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(scenario, 120.0))
 
 
+def test_a_wait_for_a_change_ends_though_it_is_cancelled_while_one_comes(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(make_config(tmp_path)) as cluster:
+            scheduler = cluster.scheduler
+            wait = asyncio.create_task(scheduler.wait_changed(scheduler.version, 60.0))
+            for _ in range(3):
+                await asyncio.sleep(0)
+            scheduler._changed.set()  # as an event does
+            wait.cancel()
+
+            with pytest.raises(asyncio.CancelledError):
+                await wait
+
+    run(scenario())
+
+
 def test_a_job_is_started_on_a_node_and_finishes(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(make_config(tmp_path)) as cluster, Agent("n0").connected(cluster) as agent:

@@ -95,7 +95,8 @@ class LogNodes:
         count = 0
         while True:
             try:
-                answer = await asyncio.wait_for(answers.get(), self._timeout_s)
+                async with asyncio.timeout(self._timeout_s):
+                    answer = await answers.get()
             except TimeoutError:
                 raise LogsUnavailable(f"node {node_id} did not answer within {self._timeout_s:g} s") from None
             if answer is None:

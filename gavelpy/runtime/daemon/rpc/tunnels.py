@@ -51,7 +51,8 @@ class Tunnels:
         """The messages for a client until the tunnel ends. Raises RemoteViolation if there is none, or InvalidInput."""
         with self._opened(node_id, job, port) as tunnel:
             try:
-                first = await asyncio.wait_for(tunnel.up.get(), self._timeout_s)
+                async with asyncio.timeout(self._timeout_s):
+                    first = await tunnel.up.get()
             except TimeoutError:
                 raise RemoteViolation(
                     f"node {node_id} did not open a tunnel within {self._timeout_s:g} s (an old agent has none)"
