@@ -282,22 +282,30 @@ class Client:
         return answer
 
     def _call(self, method: Stub, request: Any, extra_s: float = 0.0, outage_ends_s: float = math.inf) -> Any:
-        """One answer; `extra_s` is how long the scheduler may deliberately wait before it answers."""
+        """One answer; `extra_s` is how long the scheduler may deliberately wait before it answers.
+
+        An attempt that the end of the client's patience cut short shows nothing: the error is then the one before it.
+        """
         patience_s = self.settings.timeout_s
         attempt_s = SILENT_S if self._channel.turns.are_several else _ATTEMPT_S
         if self.stale_ok:
             attempt_s = min(attempt_s, patience_s / (1 + len(self._channel.turns.all)))
         ends_s, pause_s = math.inf, _FIRST_PAUSE_S  # no end until the first failure
+        before: tuple[grpc.StatusCode, str] | None = None  # the failure of the attempt before
         takes_stale = self.stale_ok and time.monotonic() < self._stale_until_s
         while True:
             began_s = time.monotonic()
-            timeout_s = min(patience_s, attempt_s, ends_s - began_s) + extra_s
+            left_s = (ends_s if self._notify is None else max(ends_s, outage_ends_s)) - began_s
+            timeout_s = min(patience_s, attempt_s, left_s) + extra_s
             try:
                 with self._calls.slot():
                     answer = self._attempt(method, request, timeout_s, takes_stale=takes_stale)
             except grpc.RpcError as error:
                 code, detail = status_of(error)
-                wait_s = wait_s_of(error)
+                if before and code is grpc.StatusCode.DEADLINE_EXCEEDED and left_s < min(patience_s, attempt_s):
+                    raise error_of(*before, self.settings.scheduler) from None
+                before = code, detail
+                wait_s = wait_s_of(error) * random.uniform(1.0, 1.5)
                 failed_s = began_s + extra_s if code is grpc.StatusCode.DEADLINE_EXCEEDED else time.monotonic()
                 ends_s = min(ends_s, failed_s + patience_s)
                 if self._notify is not None and is_transient(code):
@@ -310,7 +318,7 @@ class Client:
                 self._outage_ends()
                 return answer
             if wait_s:
-                time.sleep(wait_s * random.uniform(1.0, 1.5))
+                time.sleep(wait_s)
             elif self._channel.turns.failed():
                 if self.stale_ok and not takes_stale:
                     takes_stale = True
