@@ -12,7 +12,7 @@ from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.certificate import GAP_MAX, VIOLATION_MAX
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin, MaxSum
-from gavelpy.solve.prices import pivots, starting_prices
+from gavelpy.solve.prices import numpy_search, pivots, starting_prices
 from gavelpy.solve.prices.pivots import most_gain
 from gavelpy.solve.prices.table import Table
 from gavelpy.solve.solver import Solver
@@ -73,7 +73,8 @@ def test_floors_beyond_all_gpus_have_no_pivots() -> None:
 
 def test_a_search_that_does_not_end_has_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     table, _, floor = gains(0, gpus_per_job=0.3)
-    monkeypatch.setattr(pivots, "STEPS_MAX", 2)
+    for module in (pivots, numpy_search):
+        monkeypatch.setattr(module, "STEPS_MAX", 2)
 
     assert most_gain(table, floor) is None
 

@@ -24,7 +24,7 @@ from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
 from gavelpy.solve.prices.certified import proved, ray_at
 from gavelpy.solve.prices.crossover import ATTEMPTS, exact
 from gavelpy.solve.prices.newton import PRICE_FLOOR, Dual, Point, near
-from gavelpy.solve.prices.pivots import has_few_pivots, most_gain
+from gavelpy.solve.prices.pivots import has_few_pivots, most_gain, most_gain_of_whole_jobs
 from gavelpy.solve.prices.starting_prices import NEWTON_MIN, near_level, near_sum, roughly_level
 from gavelpy.solve.prices.table import (
     Fixed,
@@ -93,7 +93,9 @@ def best_of(jobs: Jobs, objective: LinearObjective, solver: Solver, *, inside: b
         return None if mix is None else proved(jobs, objective, mix.time, mix.steepness, mix.price)
     last: Point | None = None
     if len(table.gain):
-        mix = most_gain(table, floor) if has_few_pivots(table) and not (inside or _is_large(table)) else None
+        mix = None
+        if has_few_pivots(table) and not (inside or _is_large(table)):
+            mix = most_gain_of_whole_jobs(table, floor) or most_gain(table, floor)
         if mix is None or not mix.has_unique_times:  # others are as good: which of them must not depend on the method
             mix, last = _max_sum(table, floor, solver, inside=inside)
     else:
@@ -111,7 +113,7 @@ def _of_few(table: Table, value: Floats, floor: Floats) -> Mix | None:
     """The answer for few classes, if pivots find it."""
     if not len(table.gain):
         return _limited_few(table, value)
-    mix = most_gain(table, floor)
+    mix = most_gain_of_whole_jobs(table, floor) or most_gain(table, floor)
     if mix is None or mix.is_unique or not mix.price.any():
         return mix
     return _with_prices_of_a_trace_more(table, floor, mix)

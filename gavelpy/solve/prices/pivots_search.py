@@ -13,15 +13,16 @@ from gavelpy.solve.compiled import njit
 from gavelpy.solve.prices.numba_search import balance, corners, go, leaving, release, settled
 
 UNIQUE = 1
+_NONE = 1e-12  # a part that is none but for rounding: `_ROUNDING` of pivots.py
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def answered(  # type: ignore[no-untyped-def]
-    rate, gains, gpus, count, floor, gpu_counts, low, high, sure, steps_max, time, steepness, price
+    rate, gains, gpus, count, floor, gpu_counts, more, low, high, sure, steps_max, time, steepness, price
 ):
     """Sets times (K, T), marginal costs (K,) and prices (T,) of the highest sum; returns UNIQUE if they are unique.
 
-    Else what is set has no meaning.
+    Else what is set has no meaning. Prices are those with `more` GPUs, times those with `gpu_counts` at the same kinks.
     """
     (K, T), V = rate.shape, len(low)
     gain, corner_time, taken = np.empty((K, V)), np.zeros((K, V, T)), np.empty((K, V, T))
@@ -32,18 +33,22 @@ def answered(  # type: ignore[no-untyped-def]
         best[k] = np.argmax(gain[k])
         if gain[k, best[k]] == -np.inf:
             return 0
-    if not _is_found(gain, taken, gpu_counts, best, tie, free, kinks, steps_max):
+    if not _is_found(gain, taken, more, best, tie, free, kinks, steps_max):
         return 0
     in_order(best, tie, free, kinks)
-    left, rows, amount = np.empty(T), np.empty((T, T)), np.empty(T)
-    balance(taken, gpu_counts, best, tie, free, kinks, left, rows)
+    left, rows, part, amount = np.empty(T), np.empty((T, T)), np.empty(T), np.empty(T)
+    balance(taken, more, best, tie, free, kinks, left, rows)
     ties = kinks[0]
+    part[:] = left
+    balance(taken, gpu_counts, best, tie, free, kinks, left, rows)
     amount[:] = left
     price[:] = 0.0
     for r in range(ties):
         k = tie[r, 0]
         price[r] = gain[k, tie[r, 1]] - gain[k, best[k]]
-    if not (solved(rows.T.copy(), amount) and solved(rows.copy(), price)):
+    if not (solved(rows.T.copy(), part) and solved(rows.T.copy(), amount) and solved(rows.copy(), price)):
+        return 0
+    if _least_part(tie, free, kinks, part, more) <= sure or _least_part(tie, free, kinks, amount, gpu_counts) < -_NONE:
         return 0
     for t in range(T):
         price[t] = max(price[t], 0.0)
@@ -52,7 +57,7 @@ def answered(  # type: ignore[no-untyped-def]
     is_sure = settled(
         rate, gains, gpus, low, high, gain, corner_time, taken, best, tie, ties, amount, price, sure, time, steepness
     )
-    return UNIQUE if is_sure and _is_unique(tie, free, kinks, amount, price, gpu_counts, sure) else 0
+    return UNIQUE if is_sure and _have_prices(free[: kinks[1]], price, sure) else 0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -135,24 +140,27 @@ def solved(rows, right):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _is_unique(tie, free, kinks, amount, price, gpu_counts, sure):  # type: ignore[no-untyped-def]
-    """Whether no kink is another one by rounding: see `_unique` in pivots.py."""
-    ties, frees = kinks
-    highest, is_free = 0.0, np.zeros(len(price), np.bool_)
-    for r in range(frees):
-        is_free[free[r]] = True
-        if not amount[ties + r] > sure * gpu_counts[free[r]]:
-            return False
-    for t in range(len(price)):
-        highest = max(highest, price[t])
-    for t in range(len(price)):
-        if not (is_free[t] or price[t] > sure * highest):
-            return False
+def _least_part(tie, free, kinks, amount, gpu_counts):  # type: ignore[no-untyped-def]
+    """The least part of a class at one of its tied corners, or of a free type's GPUs that are left."""
+    (ties, frees), least = kinks, 1.0
     for r in range(ties):
         rest = 1.0
         for other in range(ties):
             if tie[other, 0] == tie[r, 0]:
                 rest -= amount[other]
-        if not (amount[r] > sure and rest > sure):
-            return False
-    return True
+        least = min(least, amount[r], rest)
+    for r in range(frees):
+        least = min(least, amount[ties + r] / gpu_counts[free[r]])
+    return least
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _have_prices(free, price, sure):  # type: ignore[no-untyped-def]
+    """Whether all types but the free ones have prices."""
+    least, is_free = np.inf, np.zeros(len(price), np.bool_)
+    for t in free:
+        is_free[t] = True
+    for t in range(len(price)):
+        if not is_free[t]:
+            least = min(least, price[t])
+    return least > sure * price.max()
