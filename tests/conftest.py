@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,38 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy is loaded: te
 PROJECT = Path(__file__).resolve().parents[1]
 
 # Thousands of collected tests are never garbage: each process searched them many times, a quarter of its time until the
-# first test. Afterwards only what the tests make is searched.
+# first test. Afterwards only what the tests make is searched, and less often than by default.
 gc.disable()
+NEW_OBJECTS_MAX = 50_000
 
 
 def pytest_collection_finish() -> None:
     """Starts the garbage collector, which leaves out what exists by now."""
     gc.freeze()
+    gc.set_threshold(NEW_OBJECTS_MAX, *gc.get_threshold()[1:])
     gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Lets each process of a parallel run collect the files in an order of its own.
+
+    In a fresh clone the first import of a file compiles it. In the same order all processes would compile the same file
+    at the same time; so each compiles its part and loads what the others have compiled.
+    """
+    report = yield
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker and isinstance(collector, pytest.Directory):
+        random.Random(f"{worker} {collector.nodeid}").shuffle(report.result)
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sorts the tests by file: all processes of a parallel run must have the same order."""
+    items.sort(key=lambda item: item.path.parts)
 
 
 # The same examples in every run, so that only a change can make a test fail. `make test-slow` draws new ones; a failure

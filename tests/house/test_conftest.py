@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.conftest import PROJECT, locate_reference
+from tests.conftest import NEW_OBJECTS_MAX, PROJECT, locate_reference
 
 
 def test_reference_data_are_found_where_the_environment_says(tmp_path: Path) -> None:
@@ -36,6 +36,13 @@ def test_hypothesis_draws_the_same_examples_every_time_unless_new_ones_are_wante
     assert not settings.get_profile("drawn").derandomize
 
 
+def test_processes_of_a_parallel_run_have_the_tests_in_the_same_order(request: pytest.FixtureRequest) -> None:
+    files = [item.path.parts for item in request.session.items]
+
+    assert files == sorted(files)
+
+
 def test_garbage_of_tests_is_collected_and_collected_tests_are_not() -> None:
     assert gc.isenabled()
     assert gc.get_freeze_count() > 0
+    assert gc.get_threshold()[0] == NEW_OBJECTS_MAX
