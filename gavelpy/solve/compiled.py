@@ -23,6 +23,7 @@ from typing import IO, Any
 
 import numba
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.types.misc import unliteral
 
 try:
     import fcntl
@@ -53,6 +54,7 @@ def njit(**options: Any) -> Any:  # Any: numba has no types
 
     def decorated(function: Callable[..., Any]) -> Any:
         found = decorate(function)
+        found.get_call_template = _for_any_value(found.get_call_template)
         if stores:
             stored = found._cache._cache_file  # numba has no other way
             stored._source_stamp = (stored._source_stamp, modules_stamp())
@@ -60,6 +62,19 @@ def njit(**options: Any) -> Any:  # Any: numba has no types
         return found
 
     return decorated
+
+
+def _for_any_value(call_template: Callable[..., Any]) -> Callable[..., Any]:
+    """The same without the values of literal arguments: `f(x, True)` in compiled code is a call of `f(array, bool)`.
+
+    numba would compile `f`, and what it calls with the value, once more for each literal: a second of work each.
+    """
+
+    def template(arguments: Any, keywords: Any) -> Any:
+        named = {name: unliteral(kind) for name, kind in keywords.items()}
+        return call_template(tuple(unliteral(kind) for kind in arguments), named)
+
+    return template
 
 
 def _one_process_at_a_time(compile_or_load: Callable[[Any], Any], lock: Path) -> Callable[[Any], Any]:

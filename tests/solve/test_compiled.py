@@ -87,6 +87,19 @@ def test_processes_that_start_together_compile_each_function_once(tmp_path: Path
     assert list((tmp_path / "cache").glob("*/program.twice-*.nbi"))
 
 
+def test_calls_with_literals_share_one_compiled_function() -> None:
+    @compiled.njit()
+    def either(first: float, is_first: bool) -> float:
+        return first if is_first else 0.0
+
+    @compiled.njit()
+    def both(first: float, flag: bool) -> float:
+        return either(first, True) + either(first, is_first=False) + either(first, flag)
+
+    assert both(2.0, True) == 4.0
+    assert len(either.signatures) == 1
+
+
 def test_process_that_is_stopped_while_it_compiles_keeps_no_other_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
