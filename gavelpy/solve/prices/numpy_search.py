@@ -45,7 +45,9 @@ class _Point:
 
     def spare(self, corners: _Corners, gpu_counts: Floats) -> Floats:
         """Of these GPUs, those left if each class is at its best corner, (T,)."""
-        left: Floats = gpu_counts - corners.load[np.arange(len(self.best)), self.best].sum(axis=0)
+        taken = corners.load[np.arange(len(self.best)), self.best]
+        used = taken.sum(axis=0) if taken.shape[1] > 1 else taken.cumsum(axis=0)[-1]  # both add row after row
+        left: Floats = gpu_counts - used
         return left
 
     def rows(self, corners: _Corners) -> Floats:

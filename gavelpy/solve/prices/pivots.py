@@ -37,7 +37,7 @@ def most_gain(table: Table, floor: Floats) -> Mix | None:
     None if no times satisfy the floors, or if the search does not end. `is_unique`: no other times or prices are
     equally good.
     """
-    kernels = search_kernels() if len(table.gpu_counts) > 1 else None  # numpy adds a single column in another order
+    kernels = search_kernels()
     try:
         if kernels is not None:
             if not _may_fill_exactly(table, floor):
@@ -60,7 +60,7 @@ def most_gain_of_whole_jobs(table: Table, floor: Floats) -> Mix | None:
     if not _may_fill_exactly(table, floor):
         return None
     more = table.gpu_counts * (1.0 + TRACE)
-    if len(table.gpu_counts) > 1 and search_kernels() is not None:
+    if search_kernels() is not None:
         return _by_one_call(table, floor, more)
     try:
         with INTERPRETED.search():
