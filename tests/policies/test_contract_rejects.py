@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import ClassVar
@@ -12,8 +13,8 @@ import pytest
 from gavelpy.model.allocation import Allocation, Certificate
 from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import ProblemInput
-from gavelpy.policies.contract import CHECKS, problems
+from gavelpy.policies.base import COUNTED, ProblemInput
+from gavelpy.policies.contract import CHECKS, QUICK_CHECKS, Check, problems
 from gavelpy.policies.max_min_fairness import MaxMinFairness
 from gavelpy.solve.solver import Solver
 
@@ -86,6 +87,18 @@ def test_check_notices_the_fault(check: str, fault: str) -> None:
 
     with pytest.raises(AssertionError):
         CHECKS[check](Broken(fault), problem)
+
+
+class Aware(Broken):
+    """With an answer for each input that others refuse."""
+
+    uses: ClassVar[frozenset[ProblemInput]] = Broken.uses | set(COUNTED)
+
+
+@pytest.mark.parametrize("checks", [CHECKS, QUICK_CHECKS], ids=["one at a time", "together"])
+def test_check_names_the_inputs_that_change_the_answer(checks: Mapping[str, Check]) -> None:
+    with pytest.raises(AssertionError, match=r"^shares depend on .*age.*: declare it"):
+        checks["unused_inputs"](Aware("reads the clock"), problems(seed=0)["random"])
 
 
 def test_every_check_has_a_fault_that_it_notices() -> None:
