@@ -8,6 +8,8 @@ import re
 import tokenize
 from collections.abc import Iterator
 
+from tests.house.rules import parsed
+
 COLUMNS_MAX = 120
 RELATIVE = frozenset({"who", "whose"})  # one line of source often needs them: "jobs whose lease ends"
 _FENCE = re.compile(r"^\s*(?:```|~~~)")
@@ -54,7 +56,7 @@ def _prose(source: str) -> Iterator[tuple[int, str]]:
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             docstring = ast.get_docstring(node, clean=False)
             if docstring is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 
@@ -65,7 +66,13 @@ def machine_paths(text: str) -> list[str]:
 
 def _tree(source: str, *words: str) -> ast.Module:
     """The syntax tree; empty if `words` are given and the source has none of them, because parsing is slow."""
-    return ast.parse(source if not words or any(word in source for word in words) else "")
+    return parsed(source if not words or any(word in source for word in words) else "")
+
+
+@functools.lru_cache(maxsize=2)  # the rules look at one file after the other
+def parsed(source: str) -> ast.Module:
+    """The syntax tree of a source text."""
+    return ast.parse(source)
 
 
 def _functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[Function, str]]:
