@@ -10,6 +10,7 @@ is a mean over progress; a policy sees the same goodput at the beginning of a jo
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,6 +48,19 @@ def rigid(trace: Trace) -> Trace:
     for job in trace.jobs:
         rates = {name: rate for name, rate in job.rates_steps_per_s.items() if name in CONFIGURATIONS}
         jobs.append(replace(job, job_type=job.job_type.partition(" ")[0], rates_steps_per_s=rates))
+    return replace(trace, jobs=tuple(jobs))
+
+
+def slowed(trace: Trace, slowdown: Mapping[str, float]) -> Trace:
+    """The trace with the rates of each job divided by the slowdown of its job type; 1 for types that it lacks."""
+    jobs = []
+    for job in trace.jobs:
+        part = 1.0 / slowdown.get(job.job_type, 1.0)
+        alone = {name: rate * part for name, rate in job.rates_steps_per_s.items()}
+        by_size = {
+            gpus: {name: rate * part for name, rate in rates.items()} for gpus, rates in job.rates_by_size.items()
+        }
+        jobs.append(replace(job, rates_steps_per_s=alone, rates_by_size=by_size))
     return replace(trace, jobs=tuple(jobs))
 
 

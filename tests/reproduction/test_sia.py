@@ -8,8 +8,20 @@ import pytest
 
 from gavelpy.errors import InvalidInput
 from gavelpy.reproduction.published import FigureSize
-from gavelpy.reproduction.sia import JCT, POLICIES, PUBLISHED, RIGID, SIA, START_S, cluster, sia_settings
-from gavelpy.reproduction.sia_goodput import elastic, rigid, segments
+from gavelpy.reproduction.sia import (
+    GAVEL,
+    JCT,
+    POLICIES,
+    PUBLISHED,
+    RIGID,
+    SIA,
+    SLOWDOWN,
+    START_S,
+    TAIL,
+    cluster,
+    sia_settings,
+)
+from gavelpy.reproduction.sia_goodput import elastic, rigid, segments, slowed
 from gavelpy.traces.reader import read_trace
 from gavelpy.traces.sia import SiaProfiles
 
@@ -62,6 +74,21 @@ def test_a_rigid_job_has_its_own_batch_size(workload: Path) -> None:
     assert job.rates_steps_per_s == {"t4": pytest.approx(1.0 / 0.8)}
 
 
+def test_a_slowdown_divides_all_rates_of_its_application(workload: Path) -> None:
+    """80 s and 46 s by hand become 100 s and 57.5 s; steps stay."""
+    job = slowed(elastic(read_trace(workload), workload), {"toy": 1.25, "other": 9.0}).jobs[1]
+
+    assert job.steps_total == 100.0
+    assert job.rates_steps_per_s == {"t4": pytest.approx(1.0)}
+    assert job.rates_by_size == {2: {"t4": pytest.approx(100.0 / 57.5)}}
+
+
+def test_an_application_without_a_slowdown_keeps_its_rates(workload: Path) -> None:
+    trace = elastic(read_trace(workload), workload)
+
+    assert slowed(trace, SLOWDOWN).jobs[0].rates_steps_per_s == trace.jobs[0].rates_steps_per_s
+
+
 def test_an_application_without_profiles_is_refused(workload: Path) -> None:
     trace = read_trace(workload)
     for name in PROFILES:
@@ -81,13 +108,36 @@ def test_table_of_a_small_workload(workload: Path) -> None:
     assert min(average_h.values()) >= 0.9 * least_h
     assert all(row.published != row.published for row in found.rows)  # NaN: no such workload in the paper
     assert not found.remarks
+    tail_h = {row.run: row.ours for row in found.rows if row.quantity == TAIL}
+    assert all(tail_h[name] >= average_h[name] for name in POLICIES)  # of two jobs, the longer one
 
 
 def test_the_setting_is_that_of_the_table() -> None:
     assert cluster().gpu_counts.tolist() == [24, 24, 16]
-    assert [sia_settings(name).mechanism.round_s for name in POLICIES] == [60.0, 60.0, 360.0, 60.0]
+    assert POLICIES == ("sia", "pollux", GAVEL, "max_min_fairness", "bounded_lag")
+    assert [sia_settings(name).mechanism.round_s for name in POLICIES] == [60.0, 60.0, 360.0, 360.0, 60.0]
     costs = sia_settings("sia").conditions.costs.of("imagenet", sia_settings("sia").costs)
     assert costs.start.fixed_s == START_S["imagenet"] == 250
+
+
+def test_gpus_change_jobs_at_the_ends_of_rounds_only(workload: Path) -> None:
+    """toy-1 arrives at 30 s; both jobs train for 80 s and start for 30 s, from a full minute on."""
+    found = SIA.reproduce(FigureSize(trace=workload, is_full=True))
+
+    average_h = {row.run: row.ours for row in found.rows if row.quantity == JCT}
+    assert average_h["bounded_lag"] * 3600.0 >= 46.0 + 30.0 + 15.0  # 0 and 30 s of waiting, and a start
+
+
+def test_only_sia_leaves_starting_jobs_their_gpus() -> None:
+    found = {name: sia_settings(name).mechanism for name in POLICIES}
+
+    assert {name: one.lease_min_s for name, one in found.items()} == {
+        **dict.fromkeys(("pollux", *RIGID), 0.0),
+        "sia": 1.0,
+        "bounded_lag": found["bounded_lag"].lease_min_s,
+    }
+    assert found["sia"].start_max_s > max(START_S.values())
+    assert not any(one.fill_within_round or one.solve_within_round for one in found.values())
 
 
 def test_a_workload_is_required() -> None:
@@ -103,8 +153,8 @@ def test_order_of_the_policies_is_that_of_the_paper(reference_directory: Path) -
     found = SIA.reproduce(FigureSize(trace=path))
 
     average_h = {row.run: row.ours for row in found.rows if row.quantity == JCT}
-    assert average_h["sia"] < average_h["pollux"] < average_h[RIGID]
-    assert average_h["bounded_lag"] < average_h[RIGID]
+    assert average_h["sia"] < average_h["pollux"] < min(average_h[name] for name in RIGID)
+    assert average_h["bounded_lag"] < average_h[GAVEL]
     assert [row.published for row in found.rows if row.quantity == JCT][:3] == [
         PUBLISHED["philly"][name][0] for name in POLICIES[:3]
     ]
