@@ -7,7 +7,8 @@ Needed: JobID (or JobIDRaw), State, Submit, AllocTRES (or AllocGRES), and Elapse
 there: User (→ owner), Account (→ entity), ReqTRES, Timelimit, End. Other columns are ignored.
 
 - Lines of steps (`12.batch`, `12.0`) are skipped. Each task of an array (`12_3`) and each part of a heterogeneous job
-  (`12+1`) is a job.
+  (`12+1`) is a job. A line of tasks that did not start (`12_[1,3-5%2]`) counts as its tasks; where Slurm has cut their
+  list (`...`), as those that it names, and `arrays_cut` of the provenance counts such lines.
 - A job that was requeued has a line for each run (with --duplicates): its durations add up, from its first submission.
 - GPUs are `gres/gpu=N`; their type is that of `gres/gpu:TYPE=N`. Jobs without GPUs, with GPUs of several types, still
   waiting or still running are left out and counted.
@@ -41,7 +42,10 @@ _LIVING = (
 )
 _STATES = (*_OVER, *_AGAIN, *_LIVING)
 _NEVER = ("", "None", "Unknown", "N/A", "NONE")
-_ID = re.compile(r"[0-9]+(?:_(?:[0-9]+|\[[0-9,%:-]+(?:\.\.\.)?\]))?(?:\+[0-9]+)?")
+_ID = re.compile(r"[0-9]+(?:_(?:[0-9]+|\[[0-9][0-9,:.%-]*\]))?(?:\+[0-9]+)?")
+_TASKS = re.compile(r"([0-9]+)_\[([0-9,:-]+)(?P<cut>\.\.\.)?(?:%[0-9]+)?\]")
+_SPAN = re.compile(r"(?P<low>[0-9]{1,9})(?:-(?P<high>[0-9]{1,9})(?::(?P<step>[1-9][0-9]{0,8}))?)?")
+_TASKS_MAX = 4_000_001  # the highest MaxArraySize of Slurm
 _GPU = re.compile(r"(?:gres/)?gpu(?::(?P<type>[^=:]+))?[=:](?P<count>[0-9]{1,9})")
 
 
@@ -75,8 +79,10 @@ class SlurmReader:
         known = known_types(options)
         for place, cell in _cells(source):
             run = _run(cell, place, clock, history, known)
-            if run is not None:
-                runs.setdefault(run.row.id, []).append(run)
+            if run is None:
+                continue
+            for id in _tasks(run.row.id, place, history):
+                runs.setdefault(id, []).append(replace(run, row=replace(run.row, id=id)))
         waiting: list[JobRow] = []
         for job in (job for several in runs.values() for job in _jobs(several)):
             _add(job, history, waiting)
@@ -113,7 +119,7 @@ _ELAPSED = ("ElapsedRaw", "Elapsed", "Start")
 def _run(cell: Mapping[str, str], place: Place, clock: Clock, history: PastJobs, known: Sequence[str]) -> _Run | None:
     """The run in a line; None if it is left out."""
     id = cell.get("JobID") or cell.get("JobIDRaw", "")
-    if "." in id:
+    if "." in id.rpartition("]")[2]:  # after the tasks, whose list may have dots
         return None  # a step
     if not _ID.fullmatch(id):
         raise place.error("JobID", "one such as 12, 12_3 or 12+1", id)
@@ -121,7 +127,7 @@ def _run(cell: Mapping[str, str], place: Place, clock: Clock, history: PastJobs,
     allocated = _gpus("AllocTRES" if "AllocTRES" in cell else "AllocGRES", cell, place)
     gpus = allocated or _gpus("ReqTRES", cell, place)
     if state in _LIVING:
-        history.left_out["waiting or running"] += 1
+        history.left_out["waiting or running"] += len(_tasks(id, place, history))
         return None
     if len(gpus) > 1:
         history.left_out["GPUs of several types"] += 1
@@ -142,6 +148,24 @@ def _run(cell: Mapping[str, str], place: Place, clock: Clock, history: PastJobs,
         entity=cell.get("Account", ""),
     )
     return _Run(row, state, 0.0 if ended in _NEVER else clock.seconds("End", ended, place))
+
+
+def _tasks(id: str, place: Place, history: PastJobs) -> list[str]:
+    """The ids of the jobs in a line: the id, or those of the tasks that it names."""
+    match = _TASKS.fullmatch(id)
+    if match is None:
+        return [id]
+    if match["cut"]:
+        history.notes["arrays_cut"] = history.notes.get("arrays_cut", 0) + 1
+    found: list[str] = []
+    for part in filter(None, match[2].split(",")):
+        span = _SPAN.fullmatch(part)
+        low = int(span["low"]) if span else 0
+        tasks = range(low, int(span["high"] or low) + 1, int(span["step"] or 1)) if span else range(0)
+        if not 0 < len(tasks) <= _TASKS_MAX - len(found):
+            raise place.error("JobID", f"one such as 12_[1,3-5%2], of at most {_TASKS_MAX} tasks", id)
+        found += [f"{match[1]}_{task}" for task in tasks]
+    return found
 
 
 def _elapsed_s(cell: Mapping[str, str], place: Place, clock: Clock) -> float:

@@ -25,6 +25,8 @@ JobID|User|Account|State|Submit|Start|End|ElapsedRaw|AllocTRES|ReqTRES
 SACCT_BREAKS: Breaks = {
     "state": ("|FAILED|", "|BROKEN|", 5, "'BROKEN'"),
     "id": ("\n7|ann", "\nseven|ann", 2, "'seven'"),
+    "tasks": ("8_[3-9]", "8_[9-3]", 6, "'8_[9-3]'"),
+    "tasks without end": ("8_[3-9]", "8_[3-999999999]", 6, "'8_[3-999999999]'"),
     "submit": ("|2024-03-30T10:00:00|", "|Unknown|", 2, "'Unknown'"),
     "elapsed": ("|100|billing", "|1:40|billing", 2, "'1:40'"),
     "negative": ("|3600|", "|-3600|", 4, "'-3600'"),

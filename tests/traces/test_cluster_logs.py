@@ -30,7 +30,7 @@ def test_sacct_adds_runs_of_a_job_and_splits_arrays(tmp_path: Path) -> None:
         "10": (30.0, 30.0, 1),  # cancelled while it waited: the median of 1-GPU jobs
         "11": (40.0, 10.0, 1),
     }
-    assert trace.provenance["left_out"] == {"waiting or running": 1, "GPUs of several types": 1, "no GPU": 1}
+    assert trace.provenance["left_out"] == {"waiting or running": 7, "GPUs of several types": 1, "no GPU": 1}
     assert trace.provenance["requeued"] == 1
 
 
@@ -47,6 +47,23 @@ def test_sacct_names_users_accounts_and_gpu_types(tmp_path: Path) -> None:
     assert (jobs["7"].owner, jobs["7"].entity) == ("ann", "vision")
     a100 = jobs["8_1"]
     assert a100.steps_total == pytest.approx(3600.0 * a100.rates_steps_per_s["a100"], abs=1.0)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "found"),
+    [("1,3-5%2", "1 3 4 5"), ("0-6:3", "0 3 6"), ("7", "7"), ("1-2,8,...%5", "1 2 8"), ("1-2,8...", "1 2 8")],
+)
+def test_tasks_of_an_array_that_was_cancelled_while_it_waited_are_a_job_each(
+    tmp_path: Path, tasks: str, found: str
+) -> None:
+    path = write_sample(tmp_path, "slurm", "\n10|", f"\n10_[{tasks}]|")
+
+    trace = read_trace(path, options=SECONDS)
+
+    jobs = [job.id for job, at in zip(trace.jobs, trace.cancelled_s.tolist(), strict=True) if at == 330.0]
+    assert jobs == [f"10_{task}" for task in found.split()]
+    assert trace.provenance["cancelled_while_waiting"] == len(jobs)
+    assert trace.provenance.get("arrays_cut", 0) == ("..." in tasks)
 
 
 def test_id_of_slurm_that_is_used_again_is_another_job(tmp_path: Path) -> None:
