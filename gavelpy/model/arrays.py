@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -51,6 +52,33 @@ def spread(name: str, values: npt.ArrayLike, shape: tuple[int, ...]) -> npt.NDAr
     if given.shape != shape and given.ndim:
         raise InvalidInput(f"{name} must have shape {shape} or be one number, got shape {given.shape}")
     return np.broadcast_to(given, shape)
+
+
+def aligned(name: str, values: Any, *labels: Sequence[Any]) -> Any:  # Any: what numpy takes, or a pandas object
+    """`values` with rows (and columns) in the order of `labels`, if they are a pandas object that has labels.
+
+    An index of whole numbers that are not the labels, such as that of a new frame, counts as positions. Raises
+    InvalidInput naming the field if other labels differ from `labels`: positions would give values to others.
+    """
+    pandas = sys.modules.get("pandas")
+    if pandas is None or not isinstance(values, (pandas.Series, pandas.DataFrame)):
+        return values
+    for axis, (wanted, own) in enumerate(zip(labels, values.axes, strict=False)):
+        order = own.get_indexer(list(wanted)) if own.is_unique else [-1]
+        if len(own) == len(wanted) and min(order, default=0) >= 0:
+            values = values.take(order, axis=axis)
+        elif own.dtype.kind not in "iu":
+            kind = ("row", "column")[axis]
+            raise InvalidInput(
+                f"{name} must have one {kind} for each of {_shown(wanted)}, got {_shown(own)}; for values by position, "
+                "give its `.to_numpy()`"
+            )
+    return values
+
+
+def _shown(labels: Iterable[Any]) -> str:
+    names = [repr(label) for label in labels]
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def require(name: str, values: npt.NDArray[Any], ok: Bools, allowed: str) -> None:

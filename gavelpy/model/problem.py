@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model import configurations
-from gavelpy.model.arrays import Bools, Floats, Ints, floats, require, spread
+from gavelpy.model.arrays import Bools, Floats, Ints, aligned, floats, require, spread
 from gavelpy.model.completion_value import rows_of
 from gavelpy.model.configurations import THOUSANDTHS, Size
 from gavelpy.model.job import JobId
@@ -75,6 +75,8 @@ class AllocationProblem(ProblemArrays):
     ) -> AllocationProblem:
         """A problem without co-location: each job runs alone.
 
+        Pandas objects are aligned by their labels with `job_ids` and `gpu_types`; labels that differ are refused.
+
         >>> AllocationProblem.of("ab", ["v100", "k80"], [1, 1], [[4.0, 1.0], [3.0, 2.0]]).configuration_count
         2
 
@@ -84,8 +86,8 @@ class AllocationProblem(ProblemArrays):
         >>> p.resources, p.capacity.tolist()
         (('gpu', 'cpu'), [[2000, 24000]])
         """
-        J, T = len(job_ids), len(gpu_types)
-        counts, gpus_asked = floats("gpu_counts", gpu_counts, (T,)), floats("gpus", spread("gpus", gpus, (J,)), (J,))
+        counts = _labelled("gpu_counts", gpu_counts, gpu_types)
+        gpus_asked = floats("gpus", _row("gpus", gpus, job_ids), (len(job_ids),))
         require("gpu_counts", counts, np.isfinite(counts) & (counts >= 0), "finite and >= 0")
         require("gpus", gpus_asked, np.isfinite(gpus_asked) & (gpus_asked > 0), "finite and > 0")
         per_job = {
@@ -94,20 +96,21 @@ class AllocationProblem(ProblemArrays):
             "isolated_s": isolated_s, "deadline_s": deadline_s, "attained_gpu_s": attained_gpu_s, "entity": entity,
             "gpu_type_held": gpu_type_held, "gpus_held": gpus_held, "restart_s": restart_s,
         }  # fmt: skip
-        columns: dict[str, Any] = {name: spread(name, values, (J,)) for name, values in per_job.items()}
-        columns |= _numbered("job_type", job_type) | _numbered("owner", owner) | _numbered("app", app)
+        columns: dict[str, Any] = {name: _row(name, values, job_ids) for name, values in per_job.items()}
+        for name, texts in (("job_type", job_type), ("owner", owner), ("app", app)):
+            columns |= _numbered(name, aligned(name, texts, job_ids))
         columns |= {"completion_value": rows_of(completion_value), "losses": losses_of(losses), "memory": memory}
         return cls(
             job_ids=tuple(JobId(i) for i in job_ids),
             gpu_types=tuple(gpu_types),
-            capacity=_thousandths(counts, {f"resources[{r!r}]": a for r, a in resources.items()}),
-            demand=_thousandths(gpus_asked, _demanded(resources, demand)),
+            capacity=_thousandths(counts, {f"resources[{r!r}]": a for r, a in resources.items()}, gpu_types),
+            demand=_thousandths(gpus_asked, _demanded(resources, demand), job_ids),
             resources=(GPUS, *resources),
-            member_configuration=np.arange(J),
-            member_job=np.arange(J),
-            member_rate_steps_per_s=floats("rates_steps_per_s", rates_steps_per_s, (J, T)),
+            member_configuration=np.arange(len(job_ids)),
+            member_job=np.arange(len(job_ids)),
+            member_rate_steps_per_s=_labelled("rates_steps_per_s", rates_steps_per_s, job_ids, gpu_types),
             gpus_asked=gpus_asked,
-            price_usd_per_gpu_h=spread("price_usd_per_gpu_h", price_usd_per_gpu_h, (T,)),
+            price_usd_per_gpu_h=_row("price_usd_per_gpu_h", price_usd_per_gpu_h, gpu_types),
             entities=tuple(entities),
             **columns,
         )
@@ -346,11 +349,21 @@ class AllocationProblem(ProblemArrays):
         )
 
 
-def _thousandths(first: Floats, others: Mapping[str, npt.ArrayLike]) -> Ints:
+def _labelled(name: str, values: npt.ArrayLike, *labels: Sequence[str]) -> Floats:
+    if not len(labels[-1]):
+        raise InvalidInput("gpu_types must name at least one GPU type, which may have 0 GPUs, got none")
+    return floats(name, aligned(name, values, *labels), tuple(len(axis) for axis in labels))
+
+
+def _row(name: str, values: npt.ArrayLike, labels: Sequence[str]) -> npt.NDArray[Any]:
+    return spread(name, aligned(name, values, labels), (len(labels),))
+
+
+def _thousandths(first: Floats, others: Mapping[str, npt.ArrayLike], labels: Sequence[str]) -> Ints:
     """Amounts of all resources in thousandths, (N, R), from those of the first, (N,), and of the others by name."""
     columns = [first]
     for name, amounts in others.items():
-        columns.append(floats(name, spread(name, amounts, first.shape), first.shape))
+        columns.append(floats(name, _row(name, amounts, labels), first.shape))
         require(name, columns[-1], np.isfinite(columns[-1]) & (columns[-1] >= 0), "finite and >= 0")
     return np.rint(np.column_stack(columns) * THOUSANDTHS).astype(np.int64)
 

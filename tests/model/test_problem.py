@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 
@@ -27,6 +28,52 @@ def make_problem(**fields: Any) -> AllocationProblem:
         "rates_steps_per_s": [[4.0, 1.0], [3.0, 3.0], [2.0, 0.0]],
     }
     return AllocationProblem.of(**(given | fields))
+
+
+def test_pandas_objects_are_aligned_by_their_labels() -> None:
+    rates = pd.DataFrame({"k80": [0.0, 1.0, 3.0], "v100": [2.0, 4.0, 3.0]}, index=["c", "a", "b"])
+    counts = pd.Series({"k80": 2, "v100": 4})
+    gpus = pd.Series([1, 2, 4], index=["b", "a", "c"])
+    owner = pd.Series(["bob", "ann", "eve"], index=["b", "a", "c"])
+
+    problem = make_problem(
+        rates_steps_per_s=rates, gpu_counts=counts, gpus=gpus, owner=owner, resources={"cpu": 10 * counts},
+        demand={"cpu": 3 * gpus},
+    )  # fmt: skip
+
+    plain = make_problem(
+        gpus=[2, 1, 4], owner=["ann", "bob", "eve"], resources={"cpu": [40, 20]}, demand={"cpu": [6, 3, 12]}
+    )
+    for field in ("member_rate_steps_per_s", "capacity", "demand", "gpus_asked", "owner"):
+        assert getattr(problem, field).tolist() == getattr(plain, field).tolist()
+    assert problem.owners == plain.owners
+
+
+@pytest.mark.parametrize(
+    ("field", "values", "message"),
+    [
+        ("rates_steps_per_s", pd.DataFrame(np.ones((3, 2)), columns=["v100", "t4"]), "one column for each of 'v100'"),
+        ("rates_steps_per_s", pd.DataFrame(np.ones((3, 2)), index=list("abd")), "one row for each of 'a', 'b', 'c', "),
+        ("weight", pd.Series(1.0, index=list("abcd")), r"got 'a', 'b', 'c', 'd'; for values by position, give its"),
+        ("weight", pd.Series(1.0, index=list("abb")), "weight must have one row for each of"),
+        ("gpu_counts", pd.Series([1, 1], index=["v100", "t4"]), "gpu_counts must have one row for each of"),
+    ],
+)
+def test_pandas_objects_with_other_labels_are_refused(field: str, values: Any, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        make_problem(**{field: values})
+
+
+@pytest.mark.parametrize("index", [pd.RangeIndex(3), pd.Index([7, 2, 5])])
+def test_index_of_numbers_that_are_no_jobs_counts_as_positions(index: pd.Index) -> None:
+    problem = make_problem(weight=pd.Series([1.0, 2.0, 3.0], index=index))
+
+    assert problem.weight.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_problem_without_gpu_types_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="gpu_types must name at least one GPU type"):
+        AllocationProblem.of(["a"], [], [], np.zeros((1, 0)))
 
 
 def by_hand_blind(problem: AllocationProblem, row: int) -> Floats:
