@@ -29,7 +29,7 @@ from gavelpy.runtime.wire.client_pb2_grpc import SchedulerServiceStub
 SCHEDULER = "scheduler"
 START_S = 60.0  # timeout of a process start
 CALL_S = 30.0  # timeout of a call on a busy host
-_LOOK_S = 0.02
+_LOOK_S = 0.1  # between two looks, each of which takes the time of a call or more from what it waits for
 _TAIL = 2_000  # characters of a log in an error message
 
 
