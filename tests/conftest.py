@@ -70,6 +70,11 @@ def every_third_fast(cases: Sequence[Any], names: Sequence[str]) -> list[Any]:
     return [pytest.param(case, id=name, marks=mark) for case, name, mark in zip(cases, names, marks, strict=True)]
 
 
+def first_fast(values: Sequence[Any], fast: int) -> list[Any]:
+    """Parameters of which the first ones are in `make test`, and the others in `make test-slow`."""
+    return [pytest.param(value, marks=[pytest.mark.slow] * (number >= fast)) for number, value in enumerate(values)]
+
+
 @pytest.fixture(scope="session")
 def reference_directory() -> Path:
     """The folder of reference data: see `locate_reference`."""

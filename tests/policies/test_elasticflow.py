@@ -21,7 +21,7 @@ from gavelpy.traces.workloads import published_throughputs
 SLOT_S = 100.0
 POLICY = ElasticFlow(slot_s=SLOT_S)
 SIZES = (1, 2, 4, 8)
-FEW = 40
+FEW = 20
 TRACES = [pytest.param(seed, marks=[pytest.mark.slow] * (seed >= FEW)) for seed in range(200)]
 
 

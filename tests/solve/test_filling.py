@@ -21,6 +21,7 @@ from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin, MaxMinLexicographic, MaxSum, ProgressiveFilling
 from gavelpy.solve.solver import QUICK, HighsEffort, Solver
 from gavelpy.traces.problem_json import read_problem
+from tests.conftest import first_fast
 from tests.solve.filling_oracle import slow_filling, slow_water_filling
 from tests.solve.many import random_problem as any_problem
 from tests.solve.plain import optimum
@@ -48,7 +49,7 @@ def rounds_of(path: str) -> int:
     return int(path.rpartition(" x ")[2])
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", first_fast(range(30), 15))
 @pytest.mark.parametrize("decades", [1.0, 3.0])
 def test_rates_are_those_of_the_slow_way_in_exact_numbers(seed: int, decades: float) -> None:
     problem = small_problem(seed, decades=decades)

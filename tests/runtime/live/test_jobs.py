@@ -104,7 +104,9 @@ def test_policy_changed_by_sighup_stays_through_a_crash_and_disturbs_no_job(star
     [
         ("no-such-command --lr 0.1", "the command 'no-such-command' cannot be run: No such file or directory"),
         pytest.param(str(PLAIN), f"the command '{PLAIN}' cannot be run: Permission denied", marks=pytest.mark.slow),
-        ("sh -c no-such-command", "rank 0 exited with code 127: a command was not found"),
+        pytest.param(
+            "sh -c no-such-command", "rank 0 exited with code 127: a command was not found", marks=pytest.mark.slow
+        ),
     ],
     ids=["not-found", "not-executable", "not-found-by-a-shell"],
 )

@@ -11,6 +11,7 @@ from gavelpy.mechanism import invariants
 from gavelpy.simulator.conditions.causes import TrialRuns
 from gavelpy.simulator.conditions.spec import Conditions
 from gavelpy.simulator.simulate import Simulation
+from tests.conftest import first_fast
 from tests.simulator.builders import make_simulation, random_trace, timeless
 from tests.simulator.conditions.builders import EVERYTHING, random_conditions, under
 from tests.simulator.conditions.test_accounts import assert_conserved
@@ -22,7 +23,7 @@ def simulation_of(seed: int, conditions: Conditions, policy: str = "max_min_fair
     return make_simulation(random_trace(seed), CLUSTER, policy, under(conditions), seed=seed)
 
 
-@pytest.mark.parametrize("seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(5, 200))])
+@pytest.mark.parametrize("seed", first_fast(range(200), 3))
 def test_gpu_time_is_conserved_and_every_job_ends(seed: int) -> None:
     trials = TrialRuns(120.0, gpu_type="p100", gpus=2) if seed % 2 else TrialRuns()
     conditions = replace(random_conditions(seed), trials=trials)
