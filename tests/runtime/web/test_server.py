@@ -9,6 +9,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 import trustme
+from aiohttp import web
 
 from gavelpy.errors import InvalidInput
 from gavelpy.runtime.daemon.web.server import WebServer, standby_routes
@@ -62,3 +63,40 @@ def test_standby_names_the_leader(tmp_path: Path, leader: str, message: str) -> 
     status, body = asyncio.run(got(WebServer(config, standby_routes(lambda: leader)), "/api/v1/jobs"))
 
     assert (status, message in body) == (503, True)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x00\xff\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: -5\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 100_000 + b"\r\n\r\n",
+    ],
+)
+def test_bytes_that_are_no_http_are_refused_and_write_nothing_to_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, sent: bytes
+) -> None:
+    server = WebServer(make_config(tmp_path, scheduler={"web_listen": "127.0.0.1:0"}), [])
+
+    async def answered() -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", await server.start())
+        writer.write(sent)
+        line = await reader.readline()
+        writer.close()
+        await server.stop()
+        return line
+
+    assert b" 400 " in asyncio.run(answered())
+    assert caplog.records == []
+
+
+def test_exception_of_a_handler_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def fails(request: web.Request) -> web.Response:
+        raise RuntimeError("broken on purpose")
+
+    server = WebServer(make_config(tmp_path, scheduler={"web_listen": "127.0.0.1:0"}), [web.get("/fails", fails)])
+
+    status, _ = asyncio.run(got(server, "/fails"))
+
+    assert status == 500
+    assert "broken on purpose" in caplog.text

@@ -7,6 +7,7 @@ hosts, no frames. Files under `static/` are part of the package; there is no bui
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from importlib import resources
@@ -14,6 +15,7 @@ from typing import Any, Final
 
 import grpc
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from gavelpy.errors import FencedOut, GavelError, InvalidInput, JournalFailed, Stopping
 from gavelpy.runtime.daemon.config import Config
@@ -22,6 +24,8 @@ from gavelpy.runtime.daemon.web.connections import REQUEST_S, Connections
 from gavelpy.runtime.security.exposure import tls_context
 from gavelpy.runtime.security.identity import Refusal
 from gavelpy.runtime.security.well_formed import ANSWERED, JOURNAL_GONE, status_of
+
+logger = logging.getLogger(__name__)
 
 BODY_BYTES_MAX = 1 << 16
 BACKLOG = 64  # connections that wait to be accepted; asyncio accepts as many in one turn of its loop
@@ -53,6 +57,14 @@ _REFUSED_VALUE = re.compile(r"(?P<field>[\w.\[\]'-]+) must be (?P<allowed>.*), g
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Whether a record is not about bytes that are no HTTP: any client may send those, and is answered with 400."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+logger.addFilter(_is_ours)
+
+
 class WebServer:
     """Listens from `start` to `stop`. Raises InvalidInput for certificates that cannot be read."""
 
@@ -67,6 +79,7 @@ class WebServer:
         self._runner = web.AppRunner(
             application,
             access_log=None,
+            logger=logger,
             keepalive_timeout=config.limits.connection_idle_s,
             shutdown_timeout=STOP_S,
             handler_cancellation=True,
