@@ -45,7 +45,6 @@ def test_stopped_and_resumed_training_equals_an_uninterrupted_one(held: Held, st
     assert len(whole) == STEPS
 
 
-@pytest.mark.slow
 def test_gang_that_is_stopped_and_resumed_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.runtime.iterator.gang_of_torch", str(tmp_path)]
     base = {**os.environ, "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
