@@ -14,6 +14,7 @@ from gavelpy.model.explanation import Goal
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import COUNTED, Guarantee, ProblemInput
 from gavelpy.policies.finish_time_fairness import isolated_s
+from gavelpy.policies.turns import UNKNOWN_START_S, StartTurns
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin, MaxSum
 from gavelpy.solve.solver import Solver
@@ -40,6 +41,10 @@ class BoundedLag:
 
     A job with a floor counts with c_jt = 1, so that the floor is on its true rates.
 
+    Shares are delivered in slices of at least `slice_s` seconds (the longer of a round and `move_lag_s`). If starts
+    cost time, and one of 300 s or of `start_s` takes more than half of a slice, the policy names the rounds: a job that
+    got GPUs keeps them until it has trained for s_j seconds; then come jobs with floors by lag / T_j, then the shares.
+
     >>> p = AllocationProblem.of("ab", ["v100"], [1], [[4.0], [4.0]], steps_remaining=[400.0, 40.0], age_s=[90.0, 0.0])
     >>> BoundedLag(lag=1.0).allocate(p).share.round(6).tolist()
     [[0.0], [1.0]]
@@ -50,6 +55,7 @@ class BoundedLag:
     lag: float = 1.0
     ramp: float = 0.25
     start_s: float = field(default=0.0)
+    slice_s: float = field(default=0.0)
 
     name: ClassVar[str] = "bounded_lag"
     summary: ClassVar[str] = "Finish short jobs first; let no job lag behind an equal part by more than a bound."
@@ -72,10 +78,13 @@ class BoundedLag:
             raise InvalidInput(f"ramp must be in [0, 1], got {self.ramp!r}")
         if not 0 <= self.start_s < np.inf:
             raise InvalidInput(f"start_s must be finite and >= 0, got {self.start_s!r}")
+        if not 0 <= self.slice_s < np.inf:
+            raise InvalidInput(f"slice_s must be finite and >= 0, got {self.slice_s!r}")
 
-    def over_rounds(self, round_s: float, turn_s: float, move_lag_s: float) -> BoundedLag:  # noqa: ARG002 the protocol's
-        """The policy with this cost of a start, unless it has one."""
-        return self if self.start_s > 0 else replace(self, start_s=turn_s)
+    def over_rounds(self, round_s: float, turn_s: float, move_lag_s: float) -> BoundedLag:
+        """The policy with this cost of a start and these slices, unless it has its own."""
+        start_s, slice_s = self.start_s or turn_s, self.slice_s or max(round_s, move_lag_s)
+        return replace(self, start_s=start_s, slice_s=slice_s)
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:
         """Shares whose certificate's objective is the sum."""
@@ -88,7 +97,23 @@ class BoundedLag:
             if error.status != "infeasible":
                 raise
             found = solve(changed, MaxSum(gain, floor * _feasible_part(problem, floor, solver)), solver)
-        return found if changed is problem else replace(found, problem=problem)
+        found = found if changed is problem else replace(found, problem=problem)
+        return self._in_turns(found, problem, floor > 0, gain) if self.names_rounds else found
+
+    @property
+    def names_rounds(self) -> bool:
+        """Whether a start may take more than half of a slice, for any problem: parts of one round are alike."""
+        return self.start_s > 0 and 0 < self.slice_s < 2.0 * max(self.start_s, UNKNOWN_START_S)
+
+    def _in_turns(
+        self, found: Allocation, problem: AllocationProblem, has_floor: np.ndarray, gain: Floats
+    ) -> Allocation:
+        """The answer with the next round by name."""
+        turns = StartTurns(problem, np.where(problem.restart_s > 0, problem.restart_s, self.start_s))
+        lag_s, on_part_s = problem.age_s - problem.isolated_s, isolated_s(problem)
+        lag = np.divide(lag_s, on_part_s, out=np.ones(problem.job_count), where=on_part_s > 0)
+        urgency = np.where(has_floor, np.maximum(lag, 1e-9), 0.0)
+        return replace(found, next_round=turns.next_round(found.share, urgency, gain), memory=turns.memory())
 
     def floors(self, problem: AllocationProblem) -> Floats:
         """The least rate of each job, f_j i_j, (J,)."""
