@@ -24,6 +24,7 @@ from benchmarks import (
     live,
     load,
     recovery,
+    replays,
     roads,
     simulation,
     sizes,
@@ -51,6 +52,7 @@ BENCHMARKS: Mapping[str, Callable[[], None]] = {
     "scale": simulation.run_scale,
     "load": load.run,
     "recovery": recovery.run,
+    "replays": replays.run,
     "failover": failover.run,
     "forecasts": forecasts.run,
     "gpu": gpu.run,
@@ -74,6 +76,7 @@ WITH_OPTIONS: Mapping[str, Callable[[Sequence[str]], None]] = {
     "holdouts": holdouts.run,
     "live": live.run,
     "load": load.run,
+    "replays": replays.run,
 }
 MINUTES_LONG = (
     "archive",
@@ -90,6 +93,7 @@ MINUTES_LONG = (
     "scale",
     "load",
     "recovery",
+    "replays",
     "sizes",
     "slurm",
     "starts",

@@ -198,7 +198,7 @@ class VirtualCluster(VirtualLeases):
         steps_done = np.where(self.saves[rows], self.steps_at_start[rows], steps_before)
         has_progress = self.began_s[rows] < now_s
         restart_s, save_s = self.began_s[rows] - self.start_s[rows], self.costs.stop_s(rows)
-        end_s = now_s + np.where(has_progress, save_s, 0.0)
+        end_s = now_s + np.where(has_progress, save_s, self.costs.withdrawal_s(rows))
         self._report_costs(
             rows[has_progress], leases[has_progress], restart_s[has_progress], save_s[has_progress], now_s
         )

@@ -51,6 +51,10 @@ class LeaseConditions:
         assert self.constant is not None, "these costs are constant"
         return np.full(len(rows), self.constant.checkpoint_s)
 
+    def withdrawal_s(self, rows: Ints) -> Floats | float:
+        """Seconds until leases have ended that are stopped before their first steps, (K,), or one for all."""
+        return 0.0
+
     def rate_factor(self, rows: Ints, gpu_types: Ints, offsets: Ints, gpus: Ints, start_s: Floats) -> Floats:
         """Rates of leases that begin, relative to those of the trace, (K,)."""
         return np.ones(len(rows))

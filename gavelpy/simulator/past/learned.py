@@ -60,7 +60,7 @@ class LearnedWorld:
     rates: Mapping[Kind, float]
     costs: Mapping[str, LeaseCosts]  # by job type
     all_costs: LeaseCosts
-    by_job: Mapping[int, Sequence[ObservedLease]]  # in the order of their starts, those that ran since a time
+    by_job: Mapping[int, Sequence[ObservedLease]]  # in the order of their grants, those that had not ended by a time
     seconds: Mapping[tuple[int, int, str], float]  # of work, from which the own rates are
     errors: Mapping[tuple[int, int, str], float]  # standard deviations of the logarithms of the own rates
     lease_spread: float = 0.0  # of the logarithm of the rates of a job's leases
@@ -118,8 +118,9 @@ def kind_of(job: int, spec: JobSpec, gpus: int, gpu_type: str) -> Kind:
 
 
 def learn(ledger: Ledger, since_s: float = -math.inf) -> LearnedWorld:
-    """Rates and costs from all leases of a ledger; those by job from the leases that started after a time."""
-    leases = [one for one in ledger.leases.values() if one.job in ledger.jobs and not math.isnan(one.started_s)]
+    """Rates and costs from all leases of a ledger; those by job from the leases that had not ended by a time."""
+    granted = [one for one in ledger.leases.values() if one.job in ledger.jobs]
+    leases = [one for one in granted if not math.isnan(one.started_s)]
     alone = [one for one in leases if not one.is_shared]
     lines = _lines(alone)
     rates, errors = {own: line.rate for own, line in lines.items()}, {own: line.error for own, line in lines.items()}
@@ -138,7 +139,7 @@ def learn(ledger: Ledger, since_s: float = -math.inf) -> LearnedWorld:
     )
     ratios = _ratios_of_leases(alone, rates, start_s, lag_s)
     return LearnedWorld(
-        rates, by_kind, costs, everyone, _by_job(leases, since_s), seconds, errors,
+        rates, by_kind, costs, everyone, _by_job(granted, since_s), seconds, errors,
         lease_spread=_spread([ratio for own in ratios.values() if len(own) > 1 for ratio in own]),
         job_spread=_spread_of_jobs(ledger, rates, by_kind),
         report_s=float(np.median([one.started_s - one.ready_s for one in leases])) if leases else 0.0,
@@ -171,8 +172,10 @@ class LeaseTurn(NamedTuple):
 
     start_s: float  # before its first step
     factor: float  # of the rate, if it made its steps in less time
-    report_s: float  # before its start was reported
-    stop_s: float
+    report_s: float  # before its start was reported; from its grant to its end, if it never started
+    revoked_s: float  # from its begin
+    stop_s: float  # from the revocation to its end
+    last_step_s: float  # from the revocation, if the program made its last step after it
     exit_s: float
     gpu_type: str
     gpus: int
@@ -185,11 +188,15 @@ def turn_of(lease: ObservedLease, rate: float, lag_s: float) -> LeaseTurn:
     The start is what is left of its time, and not before its report: a replay then has as many steps as the journal
     when the lease ends.
     """
-    worked, report_s, factor = _worked(lease, 0.0, lag_s), max(lease.started_s - lease.ready_s, 0.0), 1.0
+    worked, factor = _worked(lease, 0.0, lag_s), 1.0
+    has_started = not math.isnan(lease.started_s)
+    report_s = lease.started_s - lease.ready_s if has_started else lease.ended_s - lease.granted_s
     if worked is not None and rate > 0:
         steps, seconds = worked
-        start_s = max(seconds - steps / rate, report_s / REPORTED_MAX)
+        start_s = max(seconds - steps / rate, min(report_s / REPORTED_MAX, (report_s + seconds) / 2))
         factor = steps / (seconds - start_s) / rate if seconds - start_s > _LEAST_S else 1.0
+    elif has_started and lease.outcome is Outcome.STOPPED and lease.steps_end == lease.steps_before:
+        start_s = lease.ended_s - lease.ready_s  # it was stopped before its first step
     else:
         start_s = _start_s(lease, rate if rate > 0 else math.nan)
     stopped, finished = lease.outcome is Outcome.STOPPED, lease.outcome is Outcome.FINISHED
@@ -197,7 +204,9 @@ def turn_of(lease: ObservedLease, rate: float, lag_s: float) -> LeaseTurn:
         start_s,
         factor,
         report_s,
-        lease.ended_s - lease.revoked_s if stopped and lease.revoked_s <= lease.ended_s else math.nan,
+        lease.revoked_s - lease.ready_s,
+        lease.ended_s - lease.revoked_s if (stopped or finished) and lease.revoked_s <= lease.ended_s else math.nan,
+        lease.last_step_s - lease.revoked_s if finished and lease.revoked_s <= lease.last_step_s else math.nan,
         lease.ended_s - lease.last_step_s if finished and lease.last_step_s <= lease.ended_s else math.nan,
         lease.gpu_type, lease.gpus, _track(lease, start_s, lag_s),
     )  # fmt: skip
@@ -322,7 +331,7 @@ def _costs(ledger: Ledger, leases: Sequence[ObservedLease], start_s: Mapping[int
 
 def _by_job(leases: Iterable[ObservedLease], since_s: float) -> dict[int, list[ObservedLease]]:
     found: defaultdict[int, list[ObservedLease]] = defaultdict(list)
-    for one in sorted(leases, key=lambda one: one.started_s):
+    for one in sorted(leases, key=lambda one: one.granted_s):
         if not one.ended_s < since_s:
             found[one.job].append(one)
     return found

@@ -42,6 +42,7 @@ from gavelpy.mechanism.lifecycle import LAST_ALIVE, JobState
 from gavelpy.mechanism.snapshot import copied, restore
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.job import JobSpec
+from gavelpy.simulator.past.timers import Timers
 
 _ENDS = {JobState.FINISHED: "finished", JobState.CANCELLED: "cancelled", JobState.FAILED: "failed"}
 
@@ -116,6 +117,7 @@ class Ledger:
         self.jobs: dict[int, ObservedJob] = {}
         self.leases: dict[int, ObservedLease] = {}  # by serial of the lease
         self.solve_s: list[float] = []  # seconds of each allocation, from the request to the answer
+        self.timers = Timers()
         self.reports_apart_s = math.inf  # least time between two reports of progress
         self._reported_s = -math.inf
         self._asked_s: dict[int, float] = {}  # by epoch
@@ -177,10 +179,9 @@ class Ledger:
                 sizes = event.sizes.tolist() or [0] * len(event.jobs)
                 for job, size, rates in zip(event.jobs.tolist(), sizes, event.rates_steps_per_s, strict=True):
                     self.jobs[job].estimates.append((now_s, size, rates))
-            case _:
-                pass
         for command in commands:
             self._command(core, command, now_s)
+        self.timers.see(core, event, now_s)
         self._see_ends(core, event, now_s)
 
     def close(self, core: SchedulerCore, now_s: float) -> None:
@@ -218,8 +219,6 @@ class Ledger:
                 self._revoke(command.lease, now_s)
             case SolveAllocation():
                 self._asked_s[command.epoch] = now_s
-            case _:
-                pass
 
     def _revoke(self, lease: int, now_s: float) -> None:
         if lease in self.leases and math.isnan(self.leases[lease].revoked_s):

@@ -9,9 +9,8 @@ cancelled is cancelled at the same time, if it has not ended before.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
@@ -39,7 +38,6 @@ from gavelpy.mechanism.events import (
     SchedulerRestarted,
     ThroughputEstimated,
     TotalAnnounced,
-    WakeupDue,
 )
 from gavelpy.mechanism.identities import GONE
 from gavelpy.mechanism.lifecycle import LAST_ALIVE, JobState
@@ -58,7 +56,7 @@ from gavelpy.simulator.stall import OF_JOB, Stall
 from gavelpy.simulator.virtual_scheduler import VirtualScheduler
 
 HORIZON_S = 10 * 365.25 * 86_400.0  # after the last event
-LATE_MAX_S = 0.1  # by which timers of a scheduler are late
+INSTANT_S = 1e-4  # reports that come so soon after an answer or a timer came with it, and count first
 IDLE_ANSWERS_MAX = 1_000  # in a row, while no job has a lease
 
 
@@ -93,8 +91,7 @@ class Replay(VirtualScheduler):
         self.ledger = Ledger()
         self._count, self._serial_after = core.jobs.count, observed.serial_after
         self._row_of = work.row_of
-        nodes = changed_nodes(observed, change)
-        self._nodes = nodes
+        self._nodes = nodes = changed_nodes(observed, change)
         later = [(s, one) for s, event in observed.inputs if (one := nodes.event(event)) is not None]
         self.inputs = deque(later)
         self._types = gpu_types_of(observed, nodes.first, later)
@@ -109,7 +106,7 @@ class Replay(VirtualScheduler):
         solve_s = observed.ledger.solve_s
         self._solve_s = deque(solve_s[observed.solved :])
         self._usual_solve_s = float(np.median(solve_s)) if solve_s else 0.0
-        self._woken_s = [now_s for now_s, event in observed.recording.events if isinstance(event, WakeupDue)]
+        self._timers, self._usual_late_s = observed.ledger.timers, observed.ledger.timers.usual_s
         self._declarations: list[tuple[float, int, int]] = []  # that a program saves: time, job and lease
         self._answer: tuple[float, AllocationSolved | AllocationFailed] | None = None  # that comes at this time
         self._begin(policy)
@@ -163,8 +160,7 @@ class Replay(VirtualScheduler):
 
     def run(self) -> Replayed:
         """Runs until all jobs are over, or none of them can continue."""
-        end_s = self.work.observed.end_s
-        stalled = ""
+        end_s, stalled = self.work.observed.end_s, ""
         while self.inputs or len(self.core.jobs.active):
             next_s = max(min(self.inputs[0][0] if self.inputs else math.inf, self.next_s), self.core.now_s)
             if math.isinf(next_s) or next_s > end_s + HORIZON_S or self._idle_answers > IDLE_ANSWERS_MAX:
@@ -358,13 +354,19 @@ class Replay(VirtualScheduler):
 
     @property
     def wakeup_s(self) -> float:
-        """As VirtualScheduler; timers are as late as in the journal."""
-        due_s, woken_s = self.core.wakeup_s, self._woken_s
-        k = bisect_left(woken_s, due_s)
-        return woken_s[k] if k < len(woken_s) and woken_s[k] <= due_s + LATE_MAX_S else due_s
+        """As VirtualScheduler; a timer is as late as the one of the journal, or as late as is usual there."""
+        due_s = self.ledger.timers.due_s
+        late_s = self._timers.late_s(due_s)
+        return due_s + (self._usual_late_s if late_s is None else late_s)
 
     def advance(self) -> bool:
         """As VirtualScheduler, after an answer and declarations that have come."""
+        if self.wakeup_s <= self.now_s or (self._answer is not None and self._answer[0] <= self.now_s):
+            until_s = self.now_s + INSTANT_S
+            while self.cluster.next_s <= until_s:
+                self.now_s = max(self.now_s, self.cluster.next_s)
+                for event in self.cluster.pop():
+                    self.handle(event)
         if self._answer is not None and self._answer[0] <= self.now_s:
             _, answer = self._answer
             self._answer = None
@@ -377,9 +379,7 @@ class Replay(VirtualScheduler):
 
     def estimate(self, request: EstimateThroughput) -> ThroughputEstimated:
         """The estimate that the scheduler made first, else the rates as they are."""
-        first: Mapping[int, list[tuple[float, int, Floats]]] = {
-            row: self.work.seen[row].estimates for row in request.jobs.tolist()
-        }
+        first = {row: self.work.seen[row].estimates for row in request.jobs.tolist()}
         rates = np.zeros((len(request.jobs), len(self.core.pool.gpu_types)))
         for k, (row, gpus) in enumerate(zip(request.jobs.tolist(), request.gpus.tolist(), strict=True)):
             recorded = [rates for _, size, rates in first[row] if size in (0, gpus)]

@@ -12,10 +12,12 @@ from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.simulator.cluster import VirtualCluster
 from gavelpy.simulator.conditions.leases import LeaseConditions, Startup
 from gavelpy.simulator.past.learned import REPORTED_MAX, LeaseTurn, turn_of
+from gavelpy.simulator.past.timers import SAME_S
 from gavelpy.simulator.past.work import Noise, TrueRates, Work
 from gavelpy.simulator.settings import Costs
 from gavelpy.simulator.timeline import Ends, Finish, Starts
 
+REPEATED_MAX = 0.999  # as REPORTED_MAX, of leases that repeat recorded ones
 APART_MAX_S = 1.0  # between two reports of progress
 
 
@@ -31,12 +33,11 @@ class LearnedConditions(LeaseConditions):
         self._work, self._noise, self._types = work, noise, rates.gpu_types
         learned = work.learned
         self._own = [[] if noise.seed else _turns(work, row, rates) for row in range(len(work.serials))]
-        self._own_stops = [[one.stop_s for one in turns if not math.isnan(one.stop_s)] for turns in self._own]
         by_type = {spec.job_type: learned.costs_of(spec.job_type) for spec in work.specs}
         usual = {name: costs.mean() for name, costs in by_type.items()}
         exits_s = {name: float(np.mean(costs.exit_s)) if costs.exit_s else 0.0 for name, costs in by_type.items()}
         self._of_type = [(by_type[spec.job_type], usual[spec.job_type], exits_s[spec.job_type]) for spec in work.specs]
-        self._starts, self._stops = [0] * len(work.serials), [0] * len(work.serials)
+        self._starts, self._stops = [_started(work, job) for job in work.serials], [0] * len(work.serials)
         self.exit = np.array([self._exit_s(row) for row in range(len(work.serials))], dtype=np.float64)
 
     def startup(self, rows: Ints, moved: Bools, resumes: Bools) -> Startup:  # noqa: ARG002 journals do not show it
@@ -47,6 +48,11 @@ class LearnedConditions(LeaseConditions):
     def stop_s(self, rows: Ints) -> Floats:
         """As LeaseConditions."""
         return np.array([self._stop_s(row) for row in rows.tolist()], dtype=np.float64)
+
+    def withdrawal_s(self, rows: Ints) -> Floats:
+        """As LeaseConditions: those of recorded leases."""
+        turns = [self.turn(row) for row in rows.tolist()]
+        return np.array([0.0 if one is None or math.isnan(one.stop_s) else one.stop_s for one in turns])
 
     def rate_factor(self, rows: Ints, gpu_types: Ints, offsets: Ints, gpus: Ints, start_s: Floats) -> Floats:  # noqa: ARG002 as LeaseConditions
         """As LeaseConditions."""
@@ -64,7 +70,10 @@ class LearnedConditions(LeaseConditions):
     def report_s(self, row: int) -> float:
         """From the start of the last lease that began to its report."""
         turn = self.turn(row)
-        return self._work.learned.report_s if turn is None else turn.report_s
+        usual_s = self._work.learned.report_s
+        if turn is None or math.isnan(turn.report_s):
+            return usual_s
+        return max(turn.report_s, usual_s if math.isnan(turn.start_s) else 0.0)
 
     def turn(self, row: int) -> LeaseTurn | None:
         """The recorded lease that the last one of a job repeats; None = it had fewer."""
@@ -78,13 +87,15 @@ class LearnedConditions(LeaseConditions):
             return own[count].start_s
         values = (costs.moved_s if moved else costs.start_s) or costs.start_s or costs.moved_s
         usual_s = usual.restart_s + usual.migration_s * moved
-        return self._noise.sample(self._work.serials[row], "start", count, values, usual_s)
+        sample_s = self._noise.sample(self._work.serials[row], "start", count, values, usual_s)
+        is_short = count < len(own) and own[count].report_s > REPORTED_MAX * sample_s
+        return own[count].report_s / REPORTED_MAX if is_short else sample_s
 
     def _stop_s(self, row: int) -> float:
-        count, own, (costs, usual, _) = self._stops[row], self._own_stops[row], self._of_type[row]
+        count, turn, (costs, usual, _) = self._stops[row], self.turn(row), self._of_type[row]
         self._stops[row] += 1
-        if count < len(own):
-            return own[count]
+        if turn is not None and not math.isnan(turn.stop_s):
+            return turn.stop_s
         return self._noise.sample(self._work.serials[row], "stop", count, costs.stop_s, usual.checkpoint_s)
 
     def _exit_s(self, row: int) -> float:
@@ -93,8 +104,14 @@ class LearnedConditions(LeaseConditions):
         return known[0] if known else self._noise.sample(self._work.serials[row], "exit", 0, costs.exit_s, usual_s)
 
 
+def _started(work: Work, job: int) -> int:
+    """How many of the recorded leases of a job had started when the replay begins; they continue in it."""
+    leases, is_new = work.learned.by_job.get(job, ()), job >= work.observed.serial_after
+    return 0 if is_new else sum(one.started_s <= work.observed.start_s for one in leases)
+
+
 def _turns(work: Work, row: int, rates: TrueRates) -> list[LeaseTurn]:
-    """Costs of the recorded leases of a job that ran in the time of the replay, in order, at its true rates."""
+    """Costs of the recorded leases of a job in the time of the replay, in order, at its true rates."""
     found, spec = list[LeaseTurn](), work.specs[row]
     for lease in work.learned.by_job.get(work.serials[row], ()):
         of_size = rates.requested[row] if lease.gpus == spec.gpus else rates.by_size.get(row, {}).get(lease.gpus)
@@ -116,6 +133,7 @@ class PastCluster(VirtualCluster):
         self._types = rates.gpu_types
         self._delayed = set[int]()  # leases whose start is not reported yet
         self._lag_s, self._last = work.learned.lag_s, set[int]()  # leases that were revoked before their last step
+        self._last_steps = set[int]()  # of them, those that will report it
         self._apart_s = min(work.observed.ledger.reports_apart_s, APART_MAX_S)
         self._reported_s = -math.inf
         self._exits = np.full(len(work.serials), -1)  # (J,) lease whose last step is done
@@ -126,6 +144,12 @@ class PastCluster(VirtualCluster):
         self.is_watched[rows] = False
         self._expect_finish(rows)
         self._watch_finishes(rows)
+
+    def _watch_finishes(self, leased: Ints) -> None:
+        """As VirtualCluster, also of jobs that finish after the end of the plan: the next plan may be late."""
+        until_s, self._until_s = self._until_s, np.finfo(np.float64).max
+        super()._watch_finishes(leased)
+        self._until_s = until_s
 
     def progress(self, now_s: float) -> ProgressReported | None:
         """As VirtualCluster, but not sooner after the last report than the recorded scheduler."""
@@ -143,19 +167,35 @@ class PastCluster(VirtualCluster):
         recorded = self._recorded(row, now_s - float(self.start_s[row]))
         return made if recorded is None else min(self.steps_at_start[row] + recorded, self.steps_total[row])
 
+    def _repeated(self, row: int) -> LeaseTurn | None:
+        """The recorded lease that the one of a job repeats, on as many GPUs of the same type; None = there is none."""
+        turn = self._learned.turn(row)
+        if turn is None or turn.gpus != self.accounts.gpus[row]:
+            return None
+        return turn if turn.gpu_type == self._types[int(self.lease_type[row])] else None
+
+    def _is_last(self, row: int, now_s: float) -> bool:
+        """Whether a program makes its last step before it learns of a revocation: as in the journal, or in the lag."""
+        turn = self._repeated(row)
+        if turn is None or abs(now_s - float(self.start_s[row]) - turn.revoked_s) > SAME_S or math.isnan(turn.stop_s):
+            return bool(self.finish_s[row] <= now_s + self._lag_s)
+        if not math.isnan(turn.last_step_s):
+            lease = int(self.lease[row])
+            self._last_steps.add(lease)
+            self._timeline.push(now_s + turn.last_step_s, Finish(row, lease))
+        return not math.isnan(turn.last_step_s)
+
     def _recorded(self, row: int, in_s: float, *, late_s: float = 0.0) -> float | None:
         """Steps that a recorded lease like this one had reported after this time; None = there is none."""
-        turn = self._learned.turn(row)
+        turn = self._repeated(row)
         if turn is None or len(turn.track) < 2 or in_s > turn.track[-1, 0] + late_s:
-            return None
-        if turn.gpus != self.accounts.gpus[row] or turn.gpu_type != self._types[int(self.lease_type[row])]:
             return None
         return float(np.interp(in_s, turn.track[:, 0], turn.track[:, 1]))
 
     def _stop(self, rows: Ints, leases: Ints, now_s: float) -> None:
         """As VirtualCluster; programs make steps until they learn of it, and may make their last ones."""
         running = rows[self.began_s[rows] < now_s]
-        last = running[self.finish_s[running] <= now_s + self._lag_s]
+        last = running[[self._is_last(row, now_s) for row in running.tolist()]] if len(running) else running
         self._last.update(self.lease[last].tolist())
         self.counted_s[running] -= self._lag_s
         for row in running.tolist():
@@ -187,7 +227,8 @@ class PastCluster(VirtualCluster):
         begins_s = float(self.start_s[row])
         if self.lease[row] != lease or lease in self._delayed:
             return super()._started(due)
-        delay_s = min(self._learned.report_s(row), REPORTED_MAX * float(self.began_s[row] - begins_s))
+        most = REPORTED_MAX if self._repeated(row) is None else REPEATED_MAX
+        delay_s = min(self._learned.report_s(row), most * float(self.began_s[row] - begins_s))
         if delay_s <= 0:
             return super()._started(due)
         self._delayed.add(lease)
@@ -207,6 +248,9 @@ class PastCluster(VirtualCluster):
 
     def _reached(self, due: Finish, now_s: float) -> list[Event]:
         """A lease ends after the last step, which its program reports, when the program has exited."""
+        if due.lease in self._last_steps:
+            self._last_steps.remove(due.lease)
+            return [LastStepReported(np.array([due.job]), np.array([due.lease]))]
         row, exit_s = due.job, float(self._learned.exit[due.job])
         is_last_step = self.lease[row] == due.lease and self.finish_s[row] == now_s and self._exits[row] != due.lease
         if not is_last_step or exit_s <= 0:

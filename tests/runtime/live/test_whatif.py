@@ -20,16 +20,20 @@ SEED = 1
 KINDS = ((20.0, 0.6), (40.0, 1.0), (80.0, 1.4))  # steps/s on a V100, and how much slower GPUs slow the job
 
 
-def drawn_trace(seed: int, jobs: int = 12) -> Trace:
-    """Jobs of three types that take 5 to 15 s on a V100; every fourth is a gang of two."""
+def drawn_trace(
+    seed: int, jobs: int = 12, least_s: float = 5.0, most_s: float = 15.0, arrive_s: float = ARRIVE_S
+) -> Trace:
+    """Jobs of three types that take such times on a V100; every fourth is a gang of two."""
     rng = np.random.default_rng(seed)
     specs = []
     for index in range(jobs):
         rate, slowness = KINDS[int(rng.integers(len(KINDS)))]
         rates = {name: rate * speed**slowness for name, speed in SPEEDS.items()}
-        spec = JobSpec(JobId(f"job-{index}"), float(round(rate * rng.uniform(5.0, 15.0))), rates_steps_per_s=rates)
+        spec = JobSpec(
+            JobId(f"job-{index}"), float(round(rate * rng.uniform(least_s, most_s))), rates_steps_per_s=rates
+        )
         specs.append(replace(spec, gpus=2 if index % 4 == 3 else 1))
-    return Trace(tuple(specs), np.sort(rng.uniform(0.0, ARRIVE_S, jobs)), "drawn")
+    return Trace(tuple(specs), np.sort(rng.uniform(0.0, arrive_s, jobs)), "drawn")
 
 
 @pytest.mark.slow

@@ -1,7 +1,8 @@
 """Journals of live runs, replayed: unchanged they repeat each lease, also where two decisions are nearly as good.
 
 Each has 12 jobs of 8 to 30 s on six GPUs of three types, with rounds of 5 s, as in tests/runtime/live/test_whatif.py.
-Commands, directories and evidence of jobs are left out.
+Those named busy are of two cores at a load of 10 to 20: a round ended up to 20 s late, and starts took 10 s. Commands,
+directories and evidence of jobs are left out.
 """
 
 from __future__ import annotations
@@ -40,6 +41,23 @@ def test_an_unchanged_replay_repeats_each_lease_of_a_live_run(policy: str, tmp_p
     replayed = Replay(work, Change(), Noise()).run()
 
     assert started(replayed.ledger) == started(work.observed.ledger)
+    jct_s = [replayed.ledger.jobs[row].jct_s for row in range(12)]
+    assert jct_s == pytest.approx([job.jct_s for job in work.seen], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "busy_max_min_fairness_13",  # a job finishes after its lease was revoked, while its next lease is granted
+        "busy_max_min_fairness_14",  # a job finishes while the end of the round is overdue
+        "busy_finish_time_fairness_12",  # leases end seconds after they were revoked, before their first steps
+    ],
+)
+def test_an_unchanged_replay_repeats_a_run_on_a_busy_machine(name: str, tmp_path: Path) -> None:
+    work = work_in(live(name, tmp_path))
+
+    replayed = Replay(work, Change(), Noise()).run()
+
     jct_s = [replayed.ledger.jobs[row].jct_s for row in range(12)]
     assert jct_s == pytest.approx([job.jct_s for job in work.seen], rel=0.01)
 
