@@ -108,7 +108,9 @@ def test_allocation_prints_a_line_a_contender_and_keeps_rows_and_a_page(
     monkeypatch.setenv("PATH", "")  # no browser, so no picture
     out = tmp_path / "rows.csv"
 
-    allocation.run(f"--policies max_min_fairness,fifo --jobs 8,4 --peers ecos,highs --warm --out {out}".split())
+    allocation.run(
+        f"--policies max_min_fairness,fifo --jobs 8,4 --peers ecos,highs --warm --limit-s 60 --out {out}".split()
+    )
 
     rows = [(m.case.policy, m.case.jobs, m.contender, m.case.mode) for m in read(out)]
     contenders = [("ours", "cold"), ("ecos", "cold"), ("highs", "cold"), ("ours", "warm"), ("highs", "warm")]
