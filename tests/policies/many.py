@@ -149,8 +149,12 @@ def _refuted(answer: Allocation, objective: Known) -> str:
             runs, best = problem.can_run, 1.0 / c.bound * (1 - 1e-6)  # a ratio that the bound rules out
             left_s = np.where(runs, best * isolated - age_s, 1.0)
             if (left_s > 0).all():
-                found = optimum(problem, MaxMin(left_s / steps))
-                if found.status == "Optimal" and found.value >= 1.0:
+                needed = MaxMin(left_s / steps)
+                found = optimum(problem, needed)
+                if (
+                    found.status == "Optimal"
+                    and min(found.value, value_of(replace(answer, share=found.share), needed)) >= 1.0
+                ):
                     return f"ratio {1 / c.bound!r} at least, and {best!r} can be had"
         case MaxMinLexicographic(scale=scale):
             return _refuted_level(answer, scale)
@@ -175,7 +179,10 @@ def _refuted_level(answer: Allocation, scale: np.ndarray) -> str:
         if rate[job] <= 0:
             continue
         near = max(1e-7, 10.0 * answer.certificate.gap)  # levels are that exact
-        floor = np.where(level <= level[job] * (1 + near), rate, 0.0)
+        above = np.where(
+            problem.can_run, np.minimum(rate, level[job] / scale), 0.0
+        )  # others may fall to this level only
+        floor = np.where(level <= level[job] * (1 + near), rate, above)
         found = optimum(problem, MaxSum(np.where(np.arange(len(rate)) == job, 1.0 / rate[job], 0.0), floor))
         if found.status != "Optimal":
             continue
