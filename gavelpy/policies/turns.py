@@ -28,10 +28,10 @@ class StartTurns:
 
     def __init__(self, problem: AllocationProblem, start_s: Floats) -> None:
         self._problem = problem
-        told: dict[str, list[float]] = json.loads(problem.memory or b"{}")  # id -> [type, GPUs, steps left, age]
+        last: dict[str, list[float]] = json.loads(problem.memory or b"{}")  # id -> [type, GPUs, steps left, age]
         held, steps, age_s = problem.gpu_type_held, problem.steps_remaining, problem.age_s
         self.gpus: Floats = np.where(problem.gpus_held > 0, problem.gpus_held, problem.gpus_asked)
-        before = np.array([told.get(job, [-1, 0, 0, 0]) for job in problem.job_ids], dtype=np.float64).reshape(-1, 4)
+        before = np.array([last.get(job, [-1, 0, 0, 0]) for job in problem.job_ids], dtype=np.float64).reshape(-1, 4)
         is_same = (held >= 0) & (before[:, 0] == held) & (before[:, 1] == self.gpus)
         self._steps = np.where(is_same, np.maximum(before[:, 2], steps), steps)  # steps that were lost do not count
         self._age_s = np.where(is_same, before[:, 3], age_s)

@@ -16,6 +16,7 @@ Modules:
     corner_kernels      modes and mixes of a job
     numba_search        compiled searches for prices, used where numba is loaded already
     pivots_search       all pivots in one compiled call
+    numpy_search        the same pivots in numpy, where numba is not loaded
     column_kernels      the highest level of up to some thousand jobs by columns
     newton_kernels      Newton's steps, in numba
     curve_kernels       roots of needs that bend, in numba, and certificates of finish times

@@ -9,6 +9,9 @@ This function has a kink where a class has two best corners (a tie) and where a 
 prices; at first all prices are zero. One after another is released, and prices move along the edge as long as the sum
 falls, past any number of kinks. If GPUs are hardly scarce that is a step or two of about 40 microseconds.
 
+Whole jobs often use a type to the last GPU, and then several prices are optimal. With a trace more GPUs they are not:
+one search there finds the times and the prices of the next GPU (`most_gain_of_whole_jobs`).
+
 There is no state: the same jobs in the same order have the same answer, to the last byte. A unique optimum is computed
 from its kinks in order, whatever the steps to it were. Where numba is loaded already (`table.search_kernels`), one call
 finds it (pivots_search.py). Other optima depend on the steps: there compiled loops take the same, operation by
