@@ -13,12 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from gavelpy.errors import InvalidInput
-from gavelpy.model.arrays import VALUE_MAX, Floats, Ints, floats, index_of
+from gavelpy.model.arrays import VALUE_MAX, Floats, Ints, floats, index_of, require
 
 if TYPE_CHECKING:
     from gavelpy.model.problem import AllocationProblem
 
 THOUSANDTHS = 1000
+AMOUNT_MAX = 1e15  # of a resource; in thousandths it fits in 64 bits
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,21 @@ class Size:
     demand: Mapping[str, float] = field(default_factory=dict)  # of other resources; default: in proportion to GPUs
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.gpus) and self.gpus > 0):
-            raise InvalidInput(f"gpus of a size must be finite and > 0, got {self.gpus!r}")
+        if not 0 < self.gpus <= AMOUNT_MAX:
+            raise InvalidInput(f"gpus of a size must be > 0 and at most {AMOUNT_MAX:g}, got {self.gpus!r}")
         if bool(self.rates_steps_per_s) == bool(self.efficiency):
-            raise InvalidInput(f"a size must have either rates or an efficiency, got size {self.gpus:g} with {self!r}")
+            given = f"both ({self.efficiency:g})" if self.efficiency else "neither"
+            raise InvalidInput(
+                "rates_steps_per_s of a size must be of at least one GPU type, or it must have an efficiency instead, "
+                f"got {given} for {self.gpus:g} GPUs"
+            )
         if not 0 <= self.efficiency <= VALUE_MAX:
             raise InvalidInput(f"efficiency of a size must be finite and > 0, got {self.efficiency!r}")
+
+
+def require_amounts(name: str, amounts: Floats) -> None:
+    """Raises InvalidInput unless these amounts of resources are in [0, AMOUNT_MAX]."""
+    require(name, amounts, (amounts >= 0) & (amounts <= AMOUNT_MAX), f"in [0, {AMOUNT_MAX:g}]")
 
 
 def with_sizes(problem: AllocationProblem, sizes: Mapping[str, Sequence[Size]]) -> AllocationProblem:
@@ -68,6 +78,7 @@ def with_sizes(problem: AllocationProblem, sizes: Mapping[str, Sequence[Size]]) 
                 known = ", ".join(problem.resources[1:]) or "none"
                 raise InvalidInput(f"demand of a size must be >= 0 of {known}, got {name!r}: {amount!r}")
             demand[i, column[name]] = np.rint(amount * THOUSANDTHS)
+    require_amounts("demand of a size", demand / THOUSANDTHS)
     C, N = problem.configuration_count, len(listed)
     return replace(
         problem,

@@ -22,7 +22,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.model import configurations
 from gavelpy.model.arrays import Bools, Floats, Ints, aligned, floats, require, spread
 from gavelpy.model.completion_value import rows_of
-from gavelpy.model.configurations import THOUSANDTHS, Size
+from gavelpy.model.configurations import THOUSANDTHS, Size, require_amounts
 from gavelpy.model.job import JobId
 from gavelpy.model.loss_reports import Reports, losses_of
 from gavelpy.model.problem_arrays import GPUS, Entity, EntityPolicy, ProblemArrays
@@ -364,7 +364,7 @@ def _thousandths(first: Floats, others: Mapping[str, npt.ArrayLike], labels: Seq
     columns = [first]
     for name, amounts in others.items():
         columns.append(floats(name, _row(name, amounts, labels), first.shape))
-        require(name, columns[-1], np.isfinite(columns[-1]) & (columns[-1] >= 0), "finite and >= 0")
+        require_amounts(name, columns[-1])
     return np.rint(np.column_stack(columns) * THOUSANDTHS).astype(np.int64)
 
 

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from gavelpy.errors import InvalidInput
-from gavelpy.model.arrays import Floats
+from gavelpy.model.arrays import VALUE_MAX, Floats
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import GPUS_MAX
 from gavelpy.model.loss_reports import ALLOWED, Reports, are_reports
@@ -74,7 +74,7 @@ class ProblemFile(msgspec.Struct, forbid_unknown_fields=True):
     cluster: dict[str, Any]  # whole numbers; Cluster.of checks them, so that errors name the GPU type
     jobs: list[JobEntry]
     prices_usd_per_gpu_h: dict[str, Any] = {}
-    resources: dict[str, dict[str, Any]] = {}  # by name, then by GPU type
+    resources: dict[str, Any] = {}  # amounts by GPU type, of each; checked in problem_resources.py
     pairs: list[PairEntry] = []
     entities: list[EntityEntry] = []
 
@@ -91,9 +91,9 @@ ENTRIES: dict[str | int, type[msgspec.Struct]] = {
 
 # Field of a job → what is allowed, and the test of it.
 NUMBERS: Mapping[str, tuple[str, Callable[[float], bool]]] = {
-    "weight": ("finite and > 0", lambda x: 0 < x < math.inf),
-    "steps_remaining": ("finite and > 0", lambda x: 0 < x < math.inf),
-    "steps_total": ("finite and > 0", lambda x: 0 < x < math.inf),
+    "weight": (f"> 0 and at most {VALUE_MAX:g}", lambda x: 0 < x <= VALUE_MAX),
+    "steps_remaining": (f"> 0 and at most {VALUE_MAX:g}", lambda x: 0 < x <= VALUE_MAX),
+    "steps_total": (f"> 0 and at most {VALUE_MAX:g}", lambda x: 0 < x <= VALUE_MAX),
     "age_s": ("finite and >= 0", lambda x: 0 <= x < math.inf),
     "isolated_s": ("finite and >= 0", lambda x: 0 <= x < math.inf),
     "attained_gpu_s": ("finite and >= 0", lambda x: 0 <= x < math.inf),
@@ -103,6 +103,7 @@ NUMBERS: Mapping[str, tuple[str, Callable[[float], bool]]] = {
 }
 DEFAULTS = {"weight": 1.0, "steps_remaining": 1.0, "deadline_s": math.inf}  # of others 0; steps_total = steps_remaining
 ErrorOf = Callable[[int, Sequence[str | int], str, object], InvalidInput]  # job row, field, what is allowed, value
+_RATE = f"a number in [0, {VALUE_MAX:g}]"
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _PATH_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 
@@ -132,8 +133,13 @@ def parse_limited_problem(text: str, file: str = "") -> tuple[AllocationProblem,
     """As `read_limited_problem`, of `text`; `file` is for messages."""
     document = parse_json(text, file)
     content = _typed(document)
-    problem = _problem(document, content)
-    return problem, limits_of_entities(document, content.entities, problem)
+    try:
+        problem = _problem(document, content)
+        return problem, limits_of_entities(document, content.entities, problem)
+    except InvalidInput as error:
+        if error.file:
+            raise
+        raise error.located(file) from error
 
 
 def _problem(document: JsonText, content: ProblemFile) -> AllocationProblem:
@@ -238,7 +244,7 @@ def _rates(columns: JobColumns, cluster: Cluster, error_of: ErrorOf) -> Floats:
             if gpu_type not in column:
                 raise error_of(i, path, f"of a GPU type of the cluster ({', '.join(column)})", gpu_type)
             if not _is_rate(rate):
-                raise error_of(i, path, "a finite number >= 0", rate)
+                raise error_of(i, path, _RATE, rate)
             rates[i, column[gpu_type]] = rate
     return rates
 
@@ -268,7 +274,7 @@ def _cluster(document: JsonText, content: ProblemFile) -> Cluster:
             )
     for gpu_type, price in content.prices_usd_per_gpu_h.items():
         if not _is_rate(price):
-            raise document.error(("prices_usd_per_gpu_h", gpu_type), "a finite number >= 0", price)
+            raise document.error(("prices_usd_per_gpu_h", gpu_type), _RATE, price)
     try:
         return Cluster.of(content.cluster, price_usd_per_gpu_h=content.prices_usd_per_gpu_h)
     except InvalidInput as error:
@@ -320,7 +326,7 @@ def _with_pairs(document: JsonText, content: ProblemFile, problem: AllocationPro
             if gpu_type not in types:
                 raise document.error(at, f"of a GPU type of the cluster ({', '.join(types)})", gpu_type)
             if not isinstance(both, list) or len(both) != 2 or not all(map(_is_rate, both)):
-                raise document.error(at, "two finite numbers >= 0 [first, second]", both)
+                raise document.error(at, f"[first, second], each {_RATE}", both)
             rates[i, :, types[gpu_type]] = both
     return problem.with_pairs(rows, rates)
 
@@ -333,4 +339,4 @@ def _number(job: JobEntry, name: str) -> float:
 
 
 def _is_rate(value: object) -> bool:
-    return not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value <= 1e300
+    return not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value <= VALUE_MAX

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -12,6 +11,7 @@ import numpy as np
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import Floats
+from gavelpy.model.configurations import AMOUNT_MAX, require_amounts
 from gavelpy.model.problem import GPUS, THOUSANDTHS, AllocationProblem, Size
 from gavelpy.model.team_limits import RESOURCE, TeamLimits
 from gavelpy.traces.fields import JsonText
@@ -39,7 +39,7 @@ Path = tuple[str | int, ...]
 
 
 def with_resources(
-    document: JsonText, resources: dict[str, dict[str, Any]], jobs: Sequence[SizedEntry], problem: AllocationProblem
+    document: JsonText, resources: dict[str, Any], jobs: Sequence[SizedEntry], problem: AllocationProblem
 ) -> AllocationProblem:
     """The problem with these resources, by name and GPU type, and the jobs' demand of them."""
     types = {name: t for t, name in enumerate(problem.gpu_types)}
@@ -47,6 +47,8 @@ def with_resources(
     for r, (name, by_type) in enumerate(resources.items()):
         if name == GPUS or not name:
             raise document.error(("resources", name), f"a resource other than {GPUS}", name)
+        if not isinstance(by_type, dict):
+            raise document.error(("resources", name), "an object with an amount for each GPU type", by_type)
         for gpu_type, amount in by_type.items():
             at = ("resources", name, gpu_type)
             if gpu_type not in types:
@@ -58,6 +60,9 @@ def with_resources(
         for field, factor in (("demand", 1.0), ("demand_per_gpu", float(problem.gpus_asked[i]))):
             for name, amount in _known(document, ("jobs", i, field), getattr(job, field), column).items():
                 demand[i, column[name]] += factor * amount
+                if demand[i, column[name]] > AMOUNT_MAX:
+                    allowed = f"at most {AMOUNT_MAX:g} for the whole job"
+                    raise document.error(("jobs", i, field, name), allowed, amount)
     return added(problem, tuple(resources), capacity, demand)
 
 
@@ -67,6 +72,9 @@ def added(
     """The problem with more resources; `capacity` (T, N) and `demand` (J, N) are in their units."""
     if not resources:
         return problem
+    for r, name in enumerate(resources):
+        require_amounts(f"resources[{name!r}]", capacity[:, r])
+        require_amounts(f"demand[{name!r}]", demand[:, r])
     return replace(
         problem,
         resources=(*problem.resources, *resources),
@@ -88,6 +96,9 @@ def with_sizes(document: JsonText, jobs: Sequence[SizedEntry], problem: Allocati
                     raise document.error((*at, "rates_steps_per_s", gpu_type), f"of a type of {known}", gpu_type)
                 _amount(document, (*at, "rates_steps_per_s", gpu_type), rate)
             demand = _known(document, (*at, "demand"), entry.demand, column)
+            if bool(entry.rates_steps_per_s) == bool(entry.efficiency):
+                allowed = "of at least one GPU type without an efficiency, or else left out with one"
+                raise document.error((*at, "rates_steps_per_s"), allowed, entry.rates_steps_per_s)
             try:
                 size = Size(entry.gpus, entry.rates_steps_per_s, entry.efficiency, entry.plan, demand)
                 sizes.setdefault(problem.job_ids[i], []).append(size)
@@ -131,10 +142,10 @@ def limits_of_entities(
     limits = TeamLimits(names, problem.entity_parent, quota, guaranteed, problem.entity, resources).needing(problem)
     need, part = limits.reserves(np.zeros_like(guaranteed))
     for i, t in np.argwhere(part > quota).tolist():
-        raise document.error(("entities", i, "quota"), f"at least the {part[i, t]:g} guaranteed", quota[i, t])
+        raise document.error(("entities", i, "quota"), f"at least the {part[i, t]:g} guaranteed", float(quota[i, t]))
     for i, t in np.argwhere((need > guaranteed) & (guaranteed > 0)).tolist():
         below = f"at least the {need[i, t]:g} of the entities below it"
-        raise document.error(("entities", i, "guaranteed"), below, guaranteed[i, t])
+        raise document.error(("entities", i, "guaranteed"), below, float(guaranteed[i, t]))
     return limits.usable_by(problem)
 
 
@@ -147,6 +158,6 @@ def _known(document: JsonText, at: Path, given: dict[str, Any], column: dict[str
 
 
 def _amount(document: JsonText, at: Path, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise document.error(at, "a finite number >= 0", value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= AMOUNT_MAX:
+        raise document.error(at, f"a number in [0, {AMOUNT_MAX:g}]", value)
     return float(value)

@@ -92,7 +92,8 @@ def by_hand_blind(problem: AllocationProblem, row: int) -> Floats:
     ("fields", "complaint"),
     [
         ({"resources": {"cpu": [8.0]}}, "resources['cpu'] must have shape (2,) or be one number, got shape (1,)"),
-        ({"resources": {"cpu": [8.0, -1.0]}}, "resources['cpu'][1] must be finite and >= 0, got -1.0"),
+        ({"resources": {"cpu": [8.0, -1.0]}}, "resources['cpu'][1] must be in [0, 1e+15], got -1.0"),
+        ({"resources": {"cpu": [8.0, 1e16]}}, "resources['cpu'][1] must be in [0, 1e+15], got 1e+16"),
         ({"resources": {"gpu": 8.0}}, "resources must be unique, got 'gpu' twice (rows 0 and 1)"),
         ({"resources": {"cpu": 8}, "demand": {"cpu": [1, 2]}}, "demand['cpu'] must have shape (3,) or be one number"),
         ({"resources": {"cpu": 8}, "demand": {"cpus": 1}}, "demand must be of resources (cpu), got 'cpus'"),

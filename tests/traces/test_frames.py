@@ -93,8 +93,8 @@ def test_problem_has_a_row_for_each_row_of_the_frame() -> None:
     [
         ("rate_t4", 1.0, "frame:1: rate_t4 must be of a GPU type of the cluster"),
         ("rate_v100", -1.0, "frame:1: rate_v100 must be a finite number >= 0"),
-        ("weight", 0.0, "frame:1: weight must be finite and > 0"),
-        ("steps_total", 0.0, "frame:1: steps_total must be finite and > 0"),
+        ("weight", 0.0, "frame:1: weight must be > 0 and at most"),
+        ("steps_total", 0.0, "frame:1: steps_total must be > 0 and at most"),
         ("gpus", 0, "frame:1: gpus must be a whole number"),
         ("id", "a,b", "frame:1: id must be a non-empty name"),
         ("size", 1, "frame:1: column must be one of id, gpus"),

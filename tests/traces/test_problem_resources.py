@@ -52,14 +52,31 @@ def test_sizes_have_rates_or_an_efficiency_and_demand_in_proportion() -> None:
             "resources.cpu.h100 must be of a GPU type of the cluster (v100, k80)",
         ),
         (document(resources={"gpu": {"v100": 1}}), "resources.gpu must be a resource other than gpu"),
-        (document(resources={"cpu": {"v100": -1}}), "resources.cpu.v100 must be a finite number >= 0, got -1"),
+        (document(resources={"cpu": {"v100": -1}}), "resources.cpu.v100 must be a number in [0, 1e+15], got -1"),
         (document(demand={"disk": 1}), "demand.disk must be of a resource (cpu, memory_gib), got 'disk'"),
         (document(resources={}, demand={"cpu": 1}), "must be of a resource (the file has none), got 'cpu'"),
-        (document(demand_per_gpu={"cpu": "4"}), "demand_per_gpu.cpu must be a finite number >= 0, got '4'"),
-        (document(sizes=[{"gpus": 4}]), "a size must have either rates or an efficiency"),
+        (document(demand_per_gpu={"cpu": "4"}), "demand_per_gpu.cpu must be a number in [0, 1e+15], got '4'"),
+        (document(resources={"cpu": 3}), "resources.cpu must be an object with an amount for each GPU type, got 3"),
+        (
+            document(demand={"cpu": 9e14}, demand_per_gpu={"cpu": 9e14}),
+            "jobs[0].demand_per_gpu.cpu must be at most 1e+15 for the whole job, got 900000000000000.0",
+        ),
+        (document(sizes=[{"gpus": 4}]), "sizes[0].rates_steps_per_s must be of at least one GPU type without an eff"),
+        (
+            document(sizes=[{"gpus": 4, "rates_steps_per_s": {}}]),
+            "sizes[0].rates_steps_per_s must be of at least one GPU type without an efficiency, "
+            "or else left out with one, got {}",
+        ),
+        (
+            document(sizes=[{"gpus": 4, "rates_steps_per_s": {"v100": 2}, "efficiency": 0.5}]),
+            "or else left out with one, got {'v100': 2}",
+        ),
         (document(sizes=[{"gpus": 2, "efficiency": 1}]), "must differ from each other and from the GPUs it requested"),
         (document(sizes=[{"gpus": 4, "rates_steps_per_s": {"h100": 1}}]), "must be of a type of v100, k80, got 'h100'"),
-        (document(sizes=[{"gpus": 4, "rates_steps_per_s": {"v100": None}}]), "must be a finite number >= 0, got None"),
+        (
+            document(sizes=[{"gpus": 4, "rates_steps_per_s": {"v100": None}}]),
+            "must be a number in [0, 1e+15], got None",
+        ),
         (
             document(sizes=[{"gpus": 4, "efficient": 1}]),
             "no fields but gpus, rates_steps_per_s, efficiency, plan, demand",
@@ -100,8 +117,11 @@ def test_a_reader_that_would_ignore_limits_refuses_them() -> None:
     ("entity", "complaint"),
     [
         ({"quota": {"h100": 1}}, "entities[1].quota.h100 must be of a GPU type of the cluster (v100, k80), got 'h100'"),
-        ({"guaranteed": {"v100": -1}}, "entities[1].guaranteed.v100 must be a finite number >= 0, got -1"),
-        ({"quota": {"v100": 1}, "guaranteed": {"v100": 2}}, "entities[1].quota must be at least the 2 guaranteed"),
+        ({"guaranteed": {"v100": -1}}, "entities[1].guaranteed.v100 must be a number in [0, 1e+15], got -1"),
+        (
+            {"quota": {"v100": 1}, "guaranteed": {"v100": 2}},
+            "entities[1].quota must be at least the 2 guaranteed, got 1.0",
+        ),
     ],
 )
 def test_limits_that_cannot_be_are_named(entity: dict[str, Any], complaint: str) -> None:
