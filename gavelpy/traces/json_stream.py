@@ -6,7 +6,6 @@ The array is the document itself, or the value of one key of the object that the
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -46,12 +45,24 @@ class Element:
         return value
 
 
-def json_elements(source: TraceFile, key: str = "") -> Iterator[Element]:
-    """The elements of the array in the file; of the array at `key`, if the file is an object."""
+def json_elements(source: TraceFile, key: str = "", *, takes_one: bool = False) -> Iterator[Element]:
+    """The elements of the array in the file; of the array at `key`, if the file is an object.
+
+    With `takes_one`, an object without `key` is the only element.
+    """
     window = _Window(source)
     first = window.peek()
     if first == "{" and key:
-        window.skip_to(re.compile(rf'"{key}"\s*:\s*\['), f"an object with an array {key!r}")
+        line = window.line
+        has_array, members = window.members_until(key)
+        if not has_array:
+            if not takes_one or key in members:
+                found = repr(members[key]) if key in members else ", ".join(members) or "no member"
+                raise Place(source.file, line).error("text", f"an object with an array {key!r}", found)
+            window.end("")
+            yield Element(members, Place(source.file, line))
+            return
+        window.take()
     elif first == "[":
         window.take()
     else:
@@ -78,6 +89,7 @@ class _Window:
         self.file, self.line = source.file, 1
         self._chunks = source.chunks()
         self._text, self._at = "", 0
+        self._passed = 0  # characters of elements
         self._decoder = json.JSONDecoder()
 
     def peek(self) -> str:
@@ -96,15 +108,41 @@ class _Window:
     def take(self) -> None:
         self._at += 1
 
-    def skip_to(self, pattern: re.Pattern[str], allowed: str) -> None:
-        """Continues after the first match, which must be within the first ELEMENT_MAX characters."""
-        while (match := pattern.search(self._text, self._at)) is None:
-            if len(self._text) - self._at > ELEMENT_MAX or not self._more():
-                raise Place(self.file, self.line).error("text", allowed, self._text[self._at : self._at + 20])
-        self._advance(match.end())
+    def members_until(self, key: str) -> tuple[bool, dict[str, Any]]:
+        """Reads an object up to the array at `key`, which is next if the first answer is true; else all of it.
+
+        The second answer has the members before. They must be within ELEMENT_MAX characters.
+        """
+        members: dict[str, Any] = {}
+        self.take()
+        mark = "," if self.peek() != "}" else "}"
+        while mark != "}":
+            name = self.element()
+            if not isinstance(name, str) or name in members:
+                raise Place(self.file, self.line).error("text", "an object whose keys are strings, each once", name)
+            self._require(":")
+            if name == key and self.peek() == "[":
+                return True, members
+            members[name] = self.element()
+            mark = self.peek()
+            if mark == ",":
+                self.take()
+            if self._passed > ELEMENT_MAX:
+                allowed = f"at most {ELEMENT_MAX:,} characters long before {key!r}"
+                raise Place(self.file, self.line).error("text", allowed, "more")
+            if mark not in (",", "}"):
+                raise Place(self.file, self.line).error("text", "a comma or the end of the object", mark or "the end")
+        self.take()
+        return False, members
+
+    def _require(self, mark: str) -> None:
+        if self.peek() != mark:
+            raise Place(self.file, self.line).error("text", f"{mark!r} after a key", self.peek() or "the end")
+        self.take()
 
     def element(self) -> object:
-        """The value that starts at the next character."""
+        """The value that starts at the next character that is not white space."""
+        self.peek()
         wanted = 1 << 16
         while (end := self._end_of_value()) < 0:
             if len(self._text) - self._at > ELEMENT_MAX:
@@ -150,6 +188,7 @@ class _Window:
 
     def _advance(self, end: int) -> None:
         self.line += self._text.count("\n", self._at, end)
+        self._passed += end - self._at
         self._at = end
 
     def _more(self, characters: int = 1) -> bool:

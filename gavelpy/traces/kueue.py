@@ -1,8 +1,9 @@
 """Kueue's workloads, as `kubectl get workloads.kueue.x-k8s.io --all-namespaces -o json` prints them.
 
-A Workload becomes a job: GPUs = pods x GPUs of a pod's containers (any resource whose name ends in /gpu), of the flavor
-that its admission names; submitted at creationTimestamp; it ran from its last admission (condition Admitted, else
-QuotaReserved) to the condition Finished. namespace → owner, clusterQueue (else queueName) → entity.
+The file is a list, or one Workload. Each becomes a job: GPUs = pods x GPUs of a pod's containers (any resource whose
+name ends in /gpu), of the flavor that its admission names; submitted at creationTimestamp; it ran from its last
+admission (condition Admitted, else QuotaReserved) to the condition Finished. namespace → owner, clusterQueue (else
+queueName) → entity.
 
 Workloads without GPUs, with several flavors, not admitted or not finished are left out and counted. Kueue keeps only
 the last transition of a condition, so that runs before an eviction are not known; such workloads are counted as
@@ -16,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from gavelpy.errors import InvalidInput
 from gavelpy.model.job import GPUS_MAX, Trace
 from gavelpy.traces.durations import JobRow, PastJobs, gpu_type_named, known_types, trace_of
 from gavelpy.traces.formats import ReadOptions
@@ -24,27 +26,34 @@ from gavelpy.traces.source import Head, TraceFile
 from gavelpy.traces.times import Clock
 
 _KIND = re.compile(r'"kind"\s*:\s*"Workload"')
+_EMPTY_LIST = re.compile(r'\{(?=.*"kind"\s*:\s*"(?:Workload)?List").*"items"\s*:\s*\[\s*\]', re.DOTALL)
 _CONDITION = ("QuotaReserved", "Admitted", "PodsReady", "Finished", "Evicted", "Preempted")
 _Object = Mapping[str, Any]  # Any: JSON values
 
 
 class KueueReader:
-    """Reads a list of workloads."""
+    """Reads a list of workloads, or one."""
 
     name: ClassVar[str] = "kueue"
     title: ClassVar[str] = "Kueue: kubectl get workloads --all-namespaces -o json"
 
     def matches(self, head: Head) -> bool:
-        """Whether the file is a list with workloads of Kueue."""
-        return head.text.lstrip().startswith("{") and "kueue.x-k8s.io" in head.text and bool(_KIND.search(head.text))
+        """Whether the file has workloads of Kueue, or is a list of Kubernetes without items."""
+        text = head.text.lstrip()
+        is_of_kueue = text.startswith("{") and "kueue.x-k8s.io" in text and bool(_KIND.search(text))
+        return is_of_kueue or _EMPTY_LIST.match(text) is not None
 
     def read(self, path: Path, options: ReadOptions) -> Trace:
         """The trace."""
         source = TraceFile(path)
         history = PastJobs(source.file)
         known, clock = known_types(options), Clock("UTC")
-        for element in json_elements(source, "items"):
+        is_empty = True
+        for element in json_elements(source, "items", takes_one=True):
+            is_empty = False
             _add(_Workload(element, clock), history, known)
+        if is_empty:
+            raise InvalidInput("items must be workloads, got []: the file holds no workloads", file=source.file)
         return trace_of(history, self.name, source, options)
 
 

@@ -8,7 +8,8 @@ there: User (→ owner), Account (→ entity), ReqTRES, Timelimit, End. Other co
 
 - Lines of steps (`12.batch`, `12.0`) are skipped. Each task of an array (`12_3`) and each part of a heterogeneous job
   (`12+1`) is a job. A line of tasks that did not start (`12_[1,3-5%2]`) counts as its tasks; where Slurm has cut their
-  list (`...`), as those that it names, and `arrays_cut` of the provenance counts such lines.
+  list (`...`), as those that it names, and `arrays_cut` of the provenance counts such lines. Lines of tasks that were
+  cancelled while they waited name at most 1,000,000 tasks in a file, because each needs 2 KiB of memory.
 - A job that was requeued has a line for each run (with --duplicates): its durations add up, from its first submission.
 - GPUs are `gres/gpu=N`; their type is that of `gres/gpu:TYPE=N`. Jobs without GPUs, with GPUs of several types, still
   waiting or still running are left out and counted.
@@ -46,6 +47,7 @@ _ID = re.compile(r"[0-9]+(?:_(?:[0-9]+|\[[0-9][0-9,:.%-]*\]))?(?:\+[0-9]+)?")
 _TASKS = re.compile(r"([0-9]+)_\[([0-9,:-]+)(?P<cut>\.\.\.)?(?:%[0-9]+)?\]")
 _SPAN = re.compile(r"(?P<low>[0-9]{1,9})(?:-(?P<high>[0-9]{1,9})(?::(?P<step>[1-9][0-9]{0,8}))?)?")
 _TASKS_MAX = 4_000_001  # the highest MaxArraySize of Slurm
+_TASKS_OF_FILE_MAX = 1_000_000  # jobs from lines of several tasks
 _GPU = re.compile(r"(?:gres/)?gpu(?::(?P<type>[^=:]+))?[=:](?P<count>[0-9]{1,9})")
 
 
@@ -77,11 +79,17 @@ class SlurmReader:
         runs: dict[str, list[_Run]] = {}
         clock = Clock(options.time_zone)
         known = known_types(options)
+        named = 0
         for place, cell in _cells(source):
             run = _run(cell, place, clock, history, known)
             if run is None:
                 continue
-            for id in _tasks(run.row.id, place, history):
+            if tasks := _tasks(run.row.id, place, history):
+                named += sum(map(len, tasks))
+                if named > _TASKS_OF_FILE_MAX:
+                    allowed = f"one of at most {_TASKS_OF_FILE_MAX:,} tasks, with those of the lines above"
+                    raise place.error("JobID", allowed, f"{named:,} with {run.row.id}")
+            for id in _ids(run.row.id, tasks):
                 runs.setdefault(id, []).append(replace(run, row=replace(run.row, id=id)))
         waiting: list[JobRow] = []
         for job in (job for several in runs.values() for job in _jobs(several)):
@@ -127,7 +135,7 @@ def _run(cell: Mapping[str, str], place: Place, clock: Clock, history: PastJobs,
     allocated = _gpus("AllocTRES" if "AllocTRES" in cell else "AllocGRES", cell, place)
     gpus = allocated or _gpus("ReqTRES", cell, place)
     if state in _LIVING:
-        history.left_out["waiting or running"] += len(_tasks(id, place, history))
+        history.left_out["waiting or running"] += sum(map(len, _tasks(id, place, history))) or 1
         return None
     if len(gpus) > 1:
         history.left_out["GPUs of several types"] += 1
@@ -150,22 +158,30 @@ def _run(cell: Mapping[str, str], place: Place, clock: Clock, history: PastJobs,
     return _Run(row, state, 0.0 if ended in _NEVER else clock.seconds("End", ended, place))
 
 
-def _tasks(id: str, place: Place, history: PastJobs) -> list[str]:
-    """The ids of the jobs in a line: the id, or those of the tasks that it names."""
+def _tasks(id: str, place: Place, history: PastJobs) -> list[range]:
+    """The numbers of the tasks that a line names; none if it is of one job."""
     match = _TASKS.fullmatch(id)
     if match is None:
-        return [id]
+        return []
     if match["cut"]:
         history.notes["arrays_cut"] = history.notes.get("arrays_cut", 0) + 1
-    found: list[str] = []
+    found: list[range] = []
+    room = _TASKS_MAX
     for part in filter(None, match[2].split(",")):
         span = _SPAN.fullmatch(part)
         low = int(span["low"]) if span else 0
         tasks = range(low, int(span["high"] or low) + 1, int(span["step"] or 1)) if span else range(0)
-        if not 0 < len(tasks) <= _TASKS_MAX - len(found):
+        if not 0 < len(tasks) <= room:
             raise place.error("JobID", f"one such as 12_[1,3-5%2], of at most {_TASKS_MAX} tasks", id)
-        found += [f"{match[1]}_{task}" for task in tasks]
+        room -= len(tasks)
+        found.append(tasks)
     return found
+
+
+def _ids(id: str, tasks: Sequence[range]) -> Iterator[str]:
+    """The ids of the jobs in a line: the id, or those of its tasks."""
+    array = id.partition("_")[0]
+    return (f"{array}_{task}" for each in tasks for task in each) if tasks else iter([id])
 
 
 def _elapsed_s(cell: Mapping[str, str], place: Place, clock: Clock) -> float:

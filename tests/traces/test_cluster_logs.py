@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from gavelpy.errors import InvalidInput
 from gavelpy.traces.durations import gpu_type_named
 from gavelpy.traces.formats import DurationRule, ReadOptions
 from gavelpy.traces.reader import read_trace
@@ -64,6 +67,28 @@ def test_tasks_of_an_array_that_was_cancelled_while_it_waited_are_a_job_each(
     assert jobs == [f"10_{task}" for task in found.split()]
     assert trace.provenance["cancelled_while_waiting"] == len(jobs)
     assert trace.provenance.get("arrays_cut", 0) == ("..." in tasks)
+
+
+def test_tasks_of_all_lines_of_a_file_are_bounded(tmp_path: Path) -> None:
+    row = "10|ann|vision|CANCELLED by 1000|2024-03-30T10:00:30|None|2024-03-30T10:05:30|0||gres/gpu=1\n"
+    more = row.replace("10|", "20_[0-999]|", 1) + row.replace("10|", "21_[1,2,4-999002]|", 1)
+    path = write_sample(tmp_path, "slurm", row, more)
+
+    with pytest.raises(
+        InvalidInput, match=r":10: JobID must be one of at most 1,000,000 tasks, .* got '1,000,001"
+    ) as caught:
+        read_trace(path, options=SECONDS)
+
+    assert str(caught.value).endswith("'1,000,001 with 21_[1,2,4-999002]'")
+
+
+def test_waiting_tasks_of_an_array_are_counted_without_a_job_each(tmp_path: Path) -> None:
+    waiting = "8_[3-9]|bob|text|PENDING|2024-03-30T10:00:05|Unknown|Unknown|0||gres/gpu=1\n"
+    path = write_sample(tmp_path, "slurm", waiting, waiting.replace("3-9", "0-4000000") * 30)
+
+    trace = read_trace(path, options=SECONDS)
+
+    assert trace.provenance["left_out"]["waiting or running"] == 30 * 4_000_001
 
 
 def test_id_of_slurm_that_is_used_again_is_another_job(tmp_path: Path) -> None:
@@ -158,6 +183,57 @@ def test_kueue_counts_gpus_of_all_pods_on_the_admitted_flavor(tmp_path: Path) ->
     assert (job.id, job.gpus, job.owner, job.entity) == ("team-a/job-a", 6, "team-a", "gpu-queue")
     assert job.steps_total == pytest.approx(600 * job.rates_steps_per_s["v100"], abs=1.0)
     assert trace.provenance["left_out"] == {"not admitted, or not finished": 1}
+
+
+def test_kueue_reads_one_workload_as_a_list_of_one(tmp_path: Path) -> None:
+    whole = write_sample(tmp_path, "kueue")
+    alone = tmp_path / "alone.json"
+    workload = json.loads(whole.read_text())["items"][0]
+    workload["metadata"]["annotations"] = {"items": [1]}  # a key of that name inside
+    alone.write_text(json.dumps(workload, indent=4))
+
+    trace = read_trace(alone)
+
+    assert trace.jobs == read_trace(whole).jobs
+    assert trace.provenance["format"] == "kueue"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"apiVersion": "v1", "items": [], "kind": "List", "metadata": {"resourceVersion": ""}}',
+        '{"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "WorkloadList", "metadata": {}, "items": [ ]}',
+    ],
+)
+def test_kueue_names_a_list_without_workloads(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "none.json"
+    file.write_text(text)
+
+    with pytest.raises(
+        InvalidInput, match=r"none\.json: items must be workloads, got \[\]: the file holds no workloads"
+    ):
+        read_trace(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('{"kind": "Pod", "metadata": {}}', "kind must be one of Workload, got 'Pod'"),
+        ('{"kind": "List", "items": null}', "text must be an object with an array 'items', got 'None'"),
+        ('{"kind": "Workload"}[{}]', "text must be over after the array, got ']'"),
+        ('{"kind": "Workload", "kind": "Pod"}', "text must be an object whose keys are strings, each once, got 'kind'"),
+        ('{"kind" "Workload"}', "text must be ':' after a key, got '\"'"),
+        ('{"kind": "Workload" "a": 1}', "text must be a comma or the end of the object, got '\"'"),
+        ('{"kind": "Workload"', "text must be a comma or the end of the object, got 'the end'"),
+        ("{}", "kind must be a string, got None"),
+    ],
+)
+def test_kueue_names_what_is_wrong_with_an_object(tmp_path: Path, text: str, complaint: str) -> None:
+    file = tmp_path / "one.json"
+    file.write_text(text)
+
+    with pytest.raises(InvalidInput, match=re.escape(f"one.json:1: {complaint}")):
+        read_trace(file, from_format="kueue")
 
 
 @pytest.mark.parametrize(
