@@ -51,11 +51,11 @@ class RowLists:
         if len(self._is_timed) < len(self._jobs.state):
             self._is_timed = np.concatenate([self._is_timed, np.zeros(len(self._jobs.state), dtype=np.bool_)])
         is_timed = self._is_timed[rows]
-        if not np.all(is_timed):
-            new = np.atleast_1d(rows)[~np.atleast_1d(is_timed)]
-            self._is_timed[new] = True
-            self._timed = np.union1d(self._timed, new)
-            self._any_timed_over = True  # an answer may count jobs that are over by now
+        if is_timed.all():
+            return
+        self._is_timed[rows] = True
+        self._timed = _with(self._timed, rows[~is_timed] if isinstance(rows, np.ndarray) else rows)
+        self._any_timed_over = True  # an answer may count jobs that are over by now
 
     @property
     def active(self) -> Ints:
@@ -103,3 +103,15 @@ class RowLists:
         """Active jobs with a share of their own in the allocation in force; claims have others."""
         timed = self.timed
         return np.asarray(timed[(self._jobs.target.take(timed, axis=0) != 0).any(axis=1)])
+
+
+def _with(rows: Ints, new: Ints | int) -> Ints:
+    """Ascending `rows` and the new ones, each once; `np.union1d` takes ten times as long for one."""
+    if not isinstance(new, np.ndarray):
+        place = rows.searchsorted(new)
+        return np.concatenate([rows[:place], [new], rows[place:]])
+    both = np.concatenate([rows, new])
+    both.sort()
+    is_first = np.ones(len(both), dtype=np.bool_)
+    np.not_equal(both[1:], both[:-1], out=is_first[1:])
+    return both[is_first]

@@ -11,6 +11,7 @@ from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve import program
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin
+from gavelpy.solve.prices.table import compiled_classes_of
 from gavelpy.solve.program import are_distinct, classes_of
 from tests.solve.problems import random_problem
 
@@ -114,3 +115,17 @@ def test_distinct_jobs_are_seen_by_one_sum() -> None:
     rng = np.random.default_rng(0)
 
     assert are_distinct(*rng.uniform(0.1, 1.0, (3, 500)), np.ones(500), rng.uniform(1.0, 2.0, 500))
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_compiled_classes_are_the_same(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    jobs, kinds, figures = rng.integers(0, 300), rng.integers(1, 40), rng.integers(1, 8)
+    kind = np.rint(rng.random((kinds, figures)) * 3) * 10.0 ** rng.integers(-12, 13, figures)
+    kind *= 1.0 + rng.choice([0.0, 0.0, 1e-9, 2.0**-40, 2.0**-41, 1e-13], kind.shape)
+    rows = kind[rng.integers(0, kinds, jobs)] * rng.choice([1.0, 1.0, -0.0, 1.0 + 1e-15], (jobs, figures))
+
+    expected, found = classes_of(rows), compiled_classes_of(rows.copy())
+
+    for name in ("of_job", "representative", "count"):
+        assert np.array_equal(getattr(expected, name), getattr(found, name)), name

@@ -6,6 +6,10 @@ import numpy as np
 
 from gavelpy.solve.compiled import njit
 
+_FREE = np.int64(-1)  # a slot without a class; numba would compile a function another time for the literal
+_MULTIPLIER = np.int64(0x1E3779B97F4A7C15)  # odd, near the golden ratio
+_MINUS_ZERO = np.int64(-(2**63))  # its bits
+
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def tabled(rate, gpus, value, step, best, scaled, of_best, total):  # type: ignore[no-untyped-def]
@@ -82,3 +86,43 @@ def is_out_of_reach(rate, gpus, count, need, gpu_counts, steps, beyond, far, slo
         for t in range(T):
             price[t] *= np.sqrt(max(spent[t] / (price[t] * gpu_counts[t]), slowest))
     return False
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def classes_of(words, dropped, of_job, representative, count):  # type: ignore[no-untyped-def]
+    """Sets the classes of equal rows, and returns how many there are: see `classes_of` in program.py.
+
+    `words` (J, F) are the bits of floats, and are rounded, half to even: so many `dropped` bits become zero.
+    """
+    J, F = words.shape
+    below_half = (np.int64(1) << (dropped - 1)) - 1
+    slots = 2
+    while slots < 2 * J:
+        slots *= 2
+    taken, found = np.full(slots, _FREE), 0
+    for j in range(J):
+        mixed = _FREE
+        for f in range(F):
+            word = words[j, f]
+            word = ((word + below_half + ((word >> dropped) & 1)) >> dropped) << dropped
+            word = np.int64(0) if word == _MINUS_ZERO else word
+            words[j, f] = word
+            mixed = (mixed ^ word) * _MULTIPLIER
+            mixed ^= mixed >> 29
+        slot = mixed & (slots - 1)
+        while taken[slot] != _FREE and not _are_equal(words, representative[taken[slot]], j):
+            slot = (slot + 1) & (slots - 1)
+        if taken[slot] == _FREE:
+            taken[slot], representative[found], count[found] = found, j, 0
+            found += 1
+        of_job[j] = taken[slot]
+        count[taken[slot]] += 1
+    return found
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _are_equal(words, i, j):  # type: ignore[no-untyped-def]
+    same = 0
+    for f in range(words.shape[1]):
+        same += words[i, f] == words[j, f]
+    return same == words.shape[1]

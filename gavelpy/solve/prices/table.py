@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve.program import Classes, are_distinct, classes_of
+from gavelpy.solve.program import MANTISSA_BITS, Classes, are_distinct, classes_of
 from gavelpy.solve.solver import NUMPY_ROWS_MAX
 
 IDLE = -1  # the mode of a job that does not run
@@ -150,6 +150,7 @@ class Lines(NamedTuple):
     limit: Floats  # (K,)
 
 
+_MANTISSA_BITS = 53  # of a float
 SAMPLE = 2048  # rows that are compared first
 _DISTINCT = 0.9  # part of the sample above which jobs count as distinct: merging would gain little
 
@@ -215,6 +216,9 @@ def jobs_of(problem: AllocationProblem, value_per_step_per_s: Floats, floor_step
 def _classes(rate: Floats, gpus: Floats, value: Floats, floor: Floats) -> Classes | None:
     """The classes of equal jobs; None if all jobs are distinct, or nearly all of many."""
     figures, step = (gpus, value, floor), max(len(gpus) // SAMPLE, 1)
+    if search_kernels() is not None and len(gpus) <= SAMPLE:
+        classes = compiled_classes_of(np.column_stack([rate, *figures]))
+        return classes if len(classes.count) < len(gpus) else None
     if are_distinct(*rate[::step].T, gpus[::step], np.abs(value[::step]), floor[::step]):
         return None
     if len(gpus) > SAMPLE:
@@ -223,6 +227,16 @@ def _classes(rate: Floats, gpus: Floats, value: Floats, floor: Floats) -> Classe
             return None
     classes = classes_of(np.column_stack([rate, *figures]))
     return classes if len(classes.count) < len(gpus) else None
+
+
+def compiled_classes_of(rows: Floats) -> Classes:
+    """As `classes_of`, and numbers below 1e-307 are rounded to fewer bits; rounds `rows`."""
+    from gavelpy.solve.prices import problem_kernels
+
+    of_job, representative, count = np.empty((3, len(rows)), dtype=np.int64)
+    words, dropped = rows.view(np.int64), _MANTISSA_BITS - MANTISSA_BITS
+    classes = problem_kernels.classes_of(words, dropped, of_job, representative, count)
+    return Classes(of_job, representative[:classes], count[:classes])
 
 
 def kernels(jobs: int) -> ModuleType:
