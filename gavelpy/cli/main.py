@@ -5,6 +5,7 @@ Imports are late, because they are most of the time of a short command.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import re
@@ -71,6 +72,10 @@ def _fail(error: BaseException, given: Sequence[str]) -> int:
     from gavelpy.errors import InvalidInput
 
     message, code = _message_and_code(error, given)
+    try:
+        sys.stdout.flush()  # what was printed before the error
+    except OSError:
+        _abandon_stdout()
     message = printable(" ".join(message.split()))
     if _is_json(given):
         place = {"file": error.file, "line": error.line} if isinstance(error, InvalidInput) and error.file else {}
@@ -101,7 +106,8 @@ def _message_and_code(error: BaseException, given: Sequence[str]) -> tuple[str, 
             return missing_extra(error, _command(given)), BAD_INPUT
         case OSError():  # errors of reading are InvalidInput; this is an error of writing, such as a full disk
             _abandon_stdout()
-            return f"{error.filename or 'output'} cannot be written ({error.strerror})", FAILED
+            why = "stdout is closed" if error.errno == errno.EBADF else error.strerror
+            return f"{error.filename or 'output'} cannot be written ({why})", FAILED
         case KeyboardInterrupt() | typer.Abort():
             return "interrupted", INTERRUPTED
         case _:
@@ -121,9 +127,13 @@ def _command(given: Sequence[str]) -> str:
 
 
 def _open_closed_streams() -> None:
-    """Opens /dev/null as stdout or stderr if the caller closed it, so that no other file takes its descriptor."""
+    """Opens /dev/null as stdout or stderr if the caller closed it, so that no other file takes its descriptor.
+
+    As stdout it is open for reading only, so that a command fails that prints there.
+    """
     if sys.stdout is None:
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 open until exit, as stdout is
+        descriptor = os.open(os.devnull, os.O_RDONLY)
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(descriptor, "w")), encoding="utf-8")
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
 

@@ -157,13 +157,47 @@ def test_full_disk_is_one_line(command: str) -> None:
     assert "output cannot be written (No space left on device)" in finished.stderr
 
 
-@pytest.mark.parametrize("command", ["policies", "policies -o json"])
-def test_a_closed_stdout_is_no_disaster(command: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("policies", "error: output cannot be written (stdout is closed)\n"),
+        (
+            "policies -o json",
+            '{"version": 1, "error": {"code": "failed", "exit_code": 1, '
+            '"message": "output cannot be written (stdout is closed)"}}\n',
+        ),
+        ("--help", "error: output cannot be written (stdout is closed)\n"),
+    ],
+)
+def test_a_command_that_prints_to_a_closed_stdout_fails(command: str, message: str) -> None:
     call = shlex.join([*RUN, *command.split()])
 
     finished = subprocess.run(f"{call} >&-", shell=True, stderr=subprocess.PIPE, text=True, check=False)
 
-    assert (finished.returncode, finished.stderr) == (0, "")
+    assert (finished.returncode, finished.stderr) == (1, message)
+
+
+@pytest.mark.parametrize("stdout", [">&-", ">/dev/full"])
+def test_a_command_without_output_needs_no_stdout(tmp_path: Path, stdout: str) -> None:
+    call = shlex.join([*RUN, "trace", "generate", "--jobs", "3", "--out", str(tmp_path / "trace.csv")])
+
+    finished = subprocess.run(f"{call} {stdout}", shell=True, stderr=subprocess.PIPE, text=True, check=False)
+
+    assert finished.returncode == 0, finished.stderr
+
+
+@pytest.mark.parametrize("stdout", [">&-", ">/dev/full"])
+def test_an_error_after_output_that_is_lost_is_the_only_line(stdout: str) -> None:
+    program = (
+        "import sys; from gavelpy.cli import main, commands; from gavelpy.errors import InvalidInput\n"
+        "def app(**_): sys.stdout.write('partial'); raise InvalidInput('x must be 1, got 2')\n"
+        "commands.app = app; sys.exit(main.main([]))"
+    )
+    call = shlex.join(["env", "-u", "PYTHONUNBUFFERED", sys.executable, "-c", program])
+
+    finished = subprocess.run(f"{call} {stdout}", shell=True, stderr=subprocess.PIPE, text=True, check=False)
+
+    assert (finished.returncode, finished.stderr) == (2, "error: x must be 1, got 2\n")
 
 
 def test_a_closed_stderr_keeps_the_exit_code() -> None:
