@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Sequence
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from gavelpy.errors import InvalidInput
+from gavelpy.runtime.daemon.listening import port_of
 
 
 class HttpServer:
@@ -40,23 +41,15 @@ class HttpServer:
         )
         self._runner = web.AppRunner(application, access_log=None)
 
-    async def start(self, listen: str) -> int:
-        """Opens HOST:PORT or unix:PATH and returns the port (0 for a path)."""
+    async def start(self, sockets: Sequence[socket.socket]) -> int:
+        """Takes connections from listening sockets, which it closes in `stop`; returns the port (0 for a path)."""
         from aiohttp import web
 
+        port = port_of(sockets)
         await self._runner.setup()
-        site: web.BaseSite
-        if listen.startswith("unix:"):
-            site = web.UnixSite(self._runner, listen.removeprefix("unix:"))
-        else:
-            host, _, port = listen.rpartition(":")
-            site = web.TCPSite(self._runner, host.strip("[]"), int(port))
-        try:
-            await site.start()
-        except OSError as error:
-            raise InvalidInput(f"http_listen = {listen!r} cannot be opened: {error.strerror}") from None
-        address = self._runner.addresses[0]
-        return int(address[1]) if isinstance(address, tuple) else 0
+        for one in sockets:
+            await web.SockSite(self._runner, one).start()
+        return port
 
     async def stop(self) -> None:
         """Closes the port."""

@@ -12,6 +12,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import closing
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -24,6 +25,7 @@ from gavelpy.journal.store import EventStore, open_store
 from gavelpy.runtime.checkpoint_directory import check_owner, mark
 from gavelpy.runtime.daemon.config import Config, read_config
 from gavelpy.runtime.daemon.http_server import HttpServer
+from gavelpy.runtime.daemon.listening import HttpPorts
 from gavelpy.runtime.daemon.metrics import scraped
 from gavelpy.runtime.daemon.notifier import Notifier
 from gavelpy.runtime.daemon.queries.jobs import JobQueries
@@ -85,6 +87,15 @@ class Service:
 
     async def run(self, leading: Coroutine[None, None, None] | None = None) -> None:
         """Serves until stopped, or until `leading` returns, which is given where a standby may wait to take over."""
+        try:
+            ports = HttpPorts(self.config.scheduler)
+        except InvalidInput:
+            self.scheduler.storage.close()
+            raise
+        with closing(ports):
+            await self._run(ports, leading)
+
+    async def _run(self, ports: HttpPorts, leading: Coroutine[None, None, None] | None) -> None:
         scheduler = self.scheduler
         marking = await self._begin_to_mark()
         server = Server(scheduler)
@@ -102,12 +113,12 @@ class Service:
             await server.set_health(is_serving=True)
             _notify_ready(self)
             begin_to_collect()
-            if self.config.scheduler.http_listen:
+            if ports.http:
                 http = await asyncio.to_thread(HttpServer, self._metrics, self._unready)  # imports for long
-                self.http_port = await http.start(self.config.scheduler.http_listen)
-            if self.config.scheduler.web_listen:
+                self.http_port = await http.start(ports.http)
+            if ports.web:
                 page = (await asyncio.to_thread(import_module, WEB_PAGE)).WebPage(scheduler)
-                self.web_port = await page.start()
+                self.web_port = await page.start(ports.web)
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             if leading is None or stopping.done():

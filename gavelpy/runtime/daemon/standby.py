@@ -25,6 +25,7 @@ from gavelpy.journal.store import EventStore
 from gavelpy.runtime.daemon.config import Config, read_config
 from gavelpy.runtime.daemon.follower import Follower
 from gavelpy.runtime.daemon.http_server import HttpServer
+from gavelpy.runtime.daemon.listening import HttpPorts
 from gavelpy.runtime.daemon.recovery import Recovered, recover
 from gavelpy.runtime.daemon.rpc.standby_server import StandbyServer, refusal
 from gavelpy.runtime.daemon.service import Service, begin_to_collect, open_state, watchdog
@@ -61,15 +62,16 @@ class StandbyScheduler:
         """The journal and the state to lead with; None if stopped before."""
         server = StandbyServer(self.config, lambda: self.leader.address, self._follower)
         http, page = None, None
-        await server.start()
+        ports = HttpPorts(self.config.scheduler)
         try:
-            if self.config.scheduler.http_listen:
+            await server.start()
+            if ports.http:
                 http = await asyncio.to_thread(HttpServer, self._metrics, self._unready)
-                await http.start(self.config.scheduler.http_listen)
-            if self.config.scheduler.web_listen:
+                await http.start(ports.http)
+            if ports.web:
                 web = await asyncio.to_thread(import_module, WEB_SERVER)
                 page = web.WebServer(self.config, web.standby_routes(lambda: self.leader.address))
-                await page.start()
+                await page.start(ports.web)
             sd_notify("READY=1")
             while not stopping.is_set():
                 if (turn := await self._in_thread(self._look)) is not Turn.WAIT:
@@ -85,6 +87,7 @@ class StandbyScheduler:
             await server.stop()
             for one in filter(None, (page, http)):
                 await one.stop()
+            ports.close()
             self._thread.shutdown(wait=True)
             self._follower.end()
         self._leave()

@@ -12,10 +12,10 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio  # type: ignore[attr-defined]  # the stubs lack it
 
-from gavelpy.errors import InvalidInput
 from gavelpy.runtime.daemon.capacity import shortages
 from gavelpy.runtime.daemon.config import Config
 from gavelpy.runtime.daemon.config_sections import LimitSettings
+from gavelpy.runtime.daemon.listening import close, opened_sockets, refused
 from gavelpy.runtime.daemon.rpc.agent_service import AgentService
 from gavelpy.runtime.daemon.rpc.client_service import SchedulerService
 from gavelpy.runtime.daemon.scheduler import Scheduler
@@ -141,8 +141,10 @@ def opened(
     """Opens an address; returns its port, 0 for a path. Raises InvalidInput if that fails."""
     try:
         port = server.add_insecure_port(listen) if credentials is None else server.add_secure_port(listen, credentials)
-    except RuntimeError as error:
-        raise InvalidInput(f"{field} = {listen!r} cannot be opened: {error}") from None
+    except RuntimeError as error:  # it does not have the reason
+        if not listen.startswith("unix"):
+            close(opened_sockets(field, listen))
+        raise refused(field, listen, str(error)) from None
     return 0 if listen.startswith("unix") else port
 
 

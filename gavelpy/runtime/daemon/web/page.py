@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+from collections.abc import Sequence
 
 from gavelpy.runtime.daemon.engine.forecast import Forecaster
 from gavelpy.runtime.daemon.queries.explain import Explainer
@@ -39,9 +41,9 @@ class WebPage:
         self._server = WebServer(config, routes)
         self._sampling: asyncio.Task[None] | None = None
 
-    async def start(self) -> int:
-        """Opens the port and returns its number; raises InvalidInput if that fails."""
-        port = await self._server.start()
+    async def start(self, sockets: Sequence[socket.socket]) -> int:
+        """Takes connections from listening sockets, which it closes in `stop`; returns the port (0 for a path)."""
+        port = await self._server.start(sockets)
         self._sampling = asyncio.create_task(self._samples.run())
         self._sampling.add_done_callback(_raised)
         return port

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 from importlib import resources
 from typing import Any, Final
@@ -17,8 +18,9 @@ import grpc
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from gavelpy.errors import FencedOut, GavelError, InvalidInput, JournalFailed, Stopping
+from gavelpy.errors import FencedOut, GavelError, JournalFailed, Stopping
 from gavelpy.runtime.daemon.config import Config
+from gavelpy.runtime.daemon.listening import BACKLOG, opened_sockets, port_of
 from gavelpy.runtime.daemon.web.access import answer
 from gavelpy.runtime.daemon.web.connections import REQUEST_S, Connections
 from gavelpy.runtime.security.exposure import tls_context
@@ -28,7 +30,6 @@ from gavelpy.runtime.security.well_formed import ANSWERED, JOURNAL_GONE, status_
 logger = logging.getLogger(__name__)
 
 BODY_BYTES_MAX = 1 << 16
-BACKLOG = 64  # connections that wait to be accepted; asyncio accepts as many in one turn of its loop
 STOP_S = 0.5  # for requests in progress
 HEADERS: Final = {
     "Content-Security-Policy": (
@@ -70,7 +71,7 @@ class WebServer:
 
     def __init__(self, config: Config, routes: Sequence[web.RouteDef]) -> None:
         self._listen, self._tls = config.scheduler.web_listen, tls_context(config.security)
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._connections: Connections | None = None
         self._an_address_max = config.limits.connections_an_address_max
         application = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._note, _answer_errors])
@@ -85,28 +86,25 @@ class WebServer:
             handler_cancellation=True,
         )
 
-    async def start(self) -> int:
-        """Opens the port and returns its number (0 for a path); raises InvalidInput if that fails."""
+    async def start(self, sockets: Sequence[socket.socket] = ()) -> int:
+        """Takes connections from listening sockets, which it closes in `stop`; returns the port (0 for a path).
+
+        Without sockets it opens those of the configuration; raises InvalidInput if that fails.
+        """
+        sockets = sockets or opened_sockets("web_listen", self._listen)
+        port = port_of(sockets)
         await self._runner.setup()
         assert self._runner.server is not None
         self._connections = Connections(self._runner.server, self._an_address_max)
         loop, handshake_s = asyncio.get_running_loop(), REQUEST_S if self._tls is not None else None
         how: dict[str, Any] = {"ssl": self._tls, "ssl_handshake_timeout": handshake_s, "backlog": BACKLOG}
-        try:
-            if self._listen.startswith("unix:"):
-                path = self._listen.removeprefix("unix:")
-                self._server = await loop.create_unix_server(self._connections, path, **how)
-                return 0
-            host, _, port = self._listen.rpartition(":")
-            self._server = await loop.create_server(self._connections, host.strip("[]") or None, int(port), **how)
-        except OSError as error:
-            raise InvalidInput(f"web_listen = {self._listen!r} cannot be opened: {error.strerror}") from None
-        return int(self._server.sockets[0].getsockname()[1])
+        self._servers = [await loop.create_server(self._connections, sock=one, **how) for one in sockets]
+        return port
 
     async def stop(self) -> None:
         """Closes the port and ends streams."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         await self._runner.cleanup()
 
     @web.middleware
