@@ -217,7 +217,8 @@ def _track(lease: ObservedLease, start_s: float, lag_s: float) -> Floats:
         return np.zeros((0, 2))
     worked = _worked(lease, 0.0, lag_s)
     until_s = math.inf if worked is None else worked[1]
-    points = [(at_s - lease.ready_s, steps - lease.steps_before) for at_s, steps in lease.readings]
+    reports = sorted([*lease.readings, *lease.pauses])
+    points = [(at_s - lease.ready_s, steps - lease.steps_before) for at_s, steps in reports]
     ends = [] if worked is None else [(until_s, worked[0])]
     return np.array([(start_s, 0.0), *(point for point in points if start_s < point[0] < until_s), *ends])
 

@@ -61,6 +61,7 @@ class ObservedLease:
     moved: bool = False  # its job last ran on other GPUs
     is_shared: bool = False  # another job ran on the same GPUs
     readings: list[tuple[float, float]] = field(default_factory=list)  # time and steps, where they grew
+    pauses: list[tuple[float, float]] = field(default_factory=list)  # the last report of the same steps, if repeated
     revoked_s: float = math.nan
     last_step_s: float = math.nan
     ended_s: float = math.nan
@@ -256,6 +257,10 @@ class Ledger:
         if steps > last:
             seen.readings.append((now_s, steps))
             self.jobs[seen.job].steps = max(self.jobs[seen.job].steps, steps)
+        elif steps == last:
+            if seen.pauses and seen.pauses[-1][1] == steps:
+                seen.pauses.pop()
+            seen.pauses.append((now_s, steps))
 
     def _end(self, lease: int, steps: float, outcome: Outcome, now_s: float) -> None:
         seen = self.leases.get(lease)

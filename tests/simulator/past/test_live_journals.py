@@ -10,10 +10,13 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gavelpy.journal.recording import Recording, read_recording
+from gavelpy.mechanism.events import ProgressReported
 from gavelpy.simulator.past.change import Change
+from gavelpy.simulator.past.learned import turn_of
 from gavelpy.simulator.past.observed import Ledger
 from gavelpy.simulator.past.replay import Replay
 from gavelpy.simulator.past.whatif import what_if
@@ -60,6 +63,29 @@ def test_an_unchanged_replay_repeats_a_run_on_a_busy_machine(name: str, tmp_path
 
     jct_s = [replayed.ledger.jobs[row].jct_s for row in range(12)]
     assert jct_s == pytest.approx([job.jct_s for job in work.seen], rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["max_min_fairness", "finish_time_fairness", "busy_max_min_fairness_13"])
+def test_leases_are_repeated_with_all_their_reports_also_those_without_new_steps(name: str, tmp_path: Path) -> None:
+    recording = live(name, tmp_path)
+    seen, lag_s = work_in(recording).observed.ledger, 0.05
+    tracks = {serial: turn_of(one, 1.0, lag_s).track for serial, one in seen.leases.items() if one.readings}
+    reports = [
+        (now_s, lease, steps)
+        for now_s, event in recording.events
+        if isinstance(event, ProgressReported)
+        for lease, steps in zip(event.leases.tolist(), event.steps_done.tolist(), strict=True)
+    ]
+
+    repeated = 0
+    for now_s, lease, steps in reports:
+        one, track = seen.leases[lease], tracks.get(lease)
+        if track is None or not track[0, 0] < now_s - one.ready_s < track[-1, 0]:
+            continue
+        repeated += 1
+        found = one.steps_before + np.interp(now_s - one.ready_s, track[:, 0], track[:, 1])
+        assert found == pytest.approx(steps), (now_s, lease)
+    assert repeated > 50
 
 
 def test_more_gpus_for_a_live_run_have_an_interval(tmp_path: Path) -> None:
