@@ -38,7 +38,7 @@ from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.simulator.co_location import NONE
 from gavelpy.simulator.metric_reports import MetricReports
 from gavelpy.simulator.phases import RatePhases
-from gavelpy.simulator.timeline import CoLocated, Ends, Finish, PhaseBegun, Starts, TurnTimes, by_moment
+from gavelpy.simulator.timeline import CoLocated, Ends, Finish, PhaseBegun, Saved, Starts, TurnTimes, by_moment
 from gavelpy.simulator.virtual_leases import VirtualLeases
 
 NOTABLE = 1.2  # factor by which a cost differs from the one that was reported last, if it is reported again
@@ -188,6 +188,8 @@ class VirtualCluster(VirtualLeases):
             case CoLocated():
                 self._run_co_located(due, now_s)
                 return []
+            case Saved():
+                return [CheckpointSaved(due.jobs, due.leases, due.steps)]
             case PhaseBegun():
                 return [ThroughputEstimated(due.jobs, self.true_rate[due.jobs])]
 

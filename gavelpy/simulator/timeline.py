@@ -63,7 +63,15 @@ class PhaseBegun(NamedTuple):
     jobs: Ints
 
 
-Due = Starts | Ends | Finish | CoLocated | TurnTimes | PhaseBegun
+class Saved(NamedTuple):
+    """The last checkpoints of leases that stop are complete, and are reported before their ends."""
+
+    jobs: Ints
+    leases: Ints
+    steps: Floats
+
+
+Due = Starts | Ends | Finish | CoLocated | TurnTimes | PhaseBegun | Saved
 
 
 class Timeline:

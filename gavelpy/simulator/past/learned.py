@@ -18,12 +18,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gavelpy.mechanism.events import Outcome
+from gavelpy.mechanism.events import NO_FLOATS, Outcome
 from gavelpy.model.arrays import Floats
 from gavelpy.model.job import JobSpec
 from gavelpy.simulator.conditions.draws import SIGMA_MAX, Duration
 from gavelpy.simulator.conditions.job_costs import CostsOfType, JobCosts
-from gavelpy.simulator.past.observed import Ledger, ObservedLease
+from gavelpy.simulator.past.ledger import Ledger, ObservedLease
 from gavelpy.simulator.settings import Costs
 
 FEW = 3  # samples of a job type, below which those of all job types count
@@ -180,6 +180,10 @@ class LeaseTurn(NamedTuple):
     gpu_type: str
     gpus: int
     track: Floats  # (K, 2) seconds since its begin, and steps that were reported by then
+    heard_s: float = math.nan  # from its begin to the first report of steps, which may have been none
+    saved_s: float = math.nan  # from the revocation to the report of the last checkpoint
+    missed_s: Floats = NO_FLOATS  # from its begin to the times when others reported, and it did not
+    loses: bool = False  # its steps, as it was stopped without a checkpoint
 
 
 def turn_of(lease: ObservedLease, rate: float, lag_s: float) -> LeaseTurn:
@@ -195,8 +199,8 @@ def turn_of(lease: ObservedLease, rate: float, lag_s: float) -> LeaseTurn:
         steps, seconds = worked
         start_s = max(seconds - steps / rate, min(report_s / REPORTED_MAX, (report_s + seconds) / 2))
         factor = steps / (seconds - start_s) / rate if seconds - start_s > _LEAST_S else 1.0
-    elif has_started and lease.outcome is Outcome.STOPPED and lease.steps_end == lease.steps_before:
-        start_s = lease.ended_s - lease.ready_s  # it was stopped before its first step
+    elif has_started and lease.outcome is Outcome.STOPPED and _is_unmade(lease):
+        start_s = lease.ended_s - lease.ready_s
     else:
         start_s = _start_s(lease, rate if rate > 0 else math.nan)
     stopped, finished = lease.outcome is Outcome.STOPPED, lease.outcome is Outcome.FINISHED
@@ -208,8 +212,15 @@ def turn_of(lease: ObservedLease, rate: float, lag_s: float) -> LeaseTurn:
         lease.ended_s - lease.revoked_s if (stopped or finished) and lease.revoked_s <= lease.ended_s else math.nan,
         lease.last_step_s - lease.revoked_s if finished and lease.revoked_s <= lease.last_step_s else math.nan,
         lease.ended_s - lease.last_step_s if finished and lease.last_step_s <= lease.ended_s else math.nan,
-        lease.gpu_type, lease.gpus, _track(lease, start_s, lag_s),
+        lease.gpu_type, lease.gpus, _track(lease, start_s, lag_s), lease.heard_s - lease.ready_s,
+        lease.saved_s - lease.revoked_s if stopped else math.nan, np.array(lease.missed_s) - lease.ready_s,
+        stopped and bool(lease.readings) and lease.steps_end <= lease.steps_before,
     )  # fmt: skip
+
+
+def _is_unmade(lease: ObservedLease) -> bool:
+    """Whether it was stopped before its first step."""
+    return lease.steps_end == lease.steps_before and not lease.readings
 
 
 def _track(lease: ObservedLease, start_s: float, lag_s: float) -> Floats:

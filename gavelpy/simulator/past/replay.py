@@ -49,7 +49,7 @@ from gavelpy.policies.base import Policy, planned_over_rounds
 from gavelpy.policies.refusals import refuse_needs, refuse_sizes
 from gavelpy.policies.team_rows import check_counts_teams
 from gavelpy.simulator.past.change import Change, changed_nodes, gpu_types_of, policy_of, settings_under
-from gavelpy.simulator.past.observed import Ledger
+from gavelpy.simulator.past.ledger import Ledger
 from gavelpy.simulator.past.work import Noise, Work, rates_of
 from gavelpy.simulator.past.world import PastCluster
 from gavelpy.simulator.stall import OF_JOB, Stall

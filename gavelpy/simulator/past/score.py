@@ -28,7 +28,7 @@ from gavelpy.policies.base import planned_over_rounds
 from gavelpy.simulator.forecast import COSTS, Expected, Forecast
 from gavelpy.simulator.intervals import COVERAGE, IntervalModel
 from gavelpy.simulator.past.change import Change, policy_of
-from gavelpy.simulator.past.observed import Ledger, ObservedJob
+from gavelpy.simulator.past.ledger import Ledger, ObservedJob
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -21,7 +21,8 @@ from gavelpy.journal.recording import Recording, read_recording
 from gavelpy.model.arrays import Bools, Floats
 from gavelpy.simulator.past.change import Change
 from gavelpy.simulator.past.learned import learn
-from gavelpy.simulator.past.observed import NOTHING, Ledger, ObservedJournal, observe
+from gavelpy.simulator.past.ledger import NOTHING, Ledger
+from gavelpy.simulator.past.observed import ObservedJournal, observe
 from gavelpy.simulator.past.replay import Replay, Replayed
 from gavelpy.simulator.past.work import Noise, Work, work_of
 from gavelpy.simulator.simulate import Progress

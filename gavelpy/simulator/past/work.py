@@ -18,7 +18,8 @@ from gavelpy.model.arrays import Floats
 from gavelpy.model.job import JobSpec
 from gavelpy.model.throughput import Provenance, ThroughputTable
 from gavelpy.simulator.past.learned import FEW, SPREAD, SPREAD_MAX, LearnedWorld, kind_of
-from gavelpy.simulator.past.observed import ObservedJob, ObservedJournal
+from gavelpy.simulator.past.ledger import ObservedJob
+from gavelpy.simulator.past.observed import ObservedJournal
 
 JOB_SPREAD = 0.05  # of the logarithm of the rates of jobs of one type, where a journal shows none
 SPREAD_MIN = 0.01

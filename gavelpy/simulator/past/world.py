@@ -15,7 +15,7 @@ from gavelpy.simulator.past.learned import REPORTED_MAX, LeaseTurn, turn_of
 from gavelpy.simulator.past.timers import SAME_S
 from gavelpy.simulator.past.work import Noise, TrueRates, Work
 from gavelpy.simulator.settings import Costs
-from gavelpy.simulator.timeline import Ends, Finish, Starts
+from gavelpy.simulator.timeline import Ends, Finish, Saved, Starts
 
 REPEATED_MAX = 0.999  # as REPORTED_MAX, of leases that repeat recorded ones
 APART_MAX_S = 1.0  # between two reports of progress
@@ -156,14 +156,26 @@ class PastCluster(VirtualCluster):
         if now_s - self._reported_s < self._apart_s:
             return None
         self._reported_s = now_s
-        found = super().progress(now_s)
-        if found is None:
+        leased = self._leased()
+        rows = leased[[self._is_heard(row, now_s) for row in leased.tolist()]] if len(leased) else leased
+        if not len(rows):
             return None
-        steps = [self._steps(row, made, now_s) for row, made in zip(found.jobs.tolist(), found.steps_done, strict=True)]
-        return ProgressReported(found.jobs, found.leases, np.array(steps, dtype=np.float64))
+        made = self.steps_of(rows, self.costs.known_at_s(rows, now_s)).tolist()
+        steps = [self._steps(row, steps, now_s) for row, steps in zip(rows.tolist(), made, strict=True)]
+        return ProgressReported(rows, self.lease[rows], np.array(steps, dtype=np.float64))
+
+    def _is_heard(self, row: int, now_s: float) -> bool:
+        """Whether a job reports its steps by now: once it has made some, or as in the journal."""
+        turn = self._repeated(row)
+        if turn is None or math.isnan(turn.heard_s):
+            return bool(self.began_s[row] < self.costs.known_at_s(np.array([row]), now_s))
+        in_s = now_s - float(self.start_s[row])
+        return in_s >= turn.heard_s - SAME_S and not (np.abs(turn.missed_s - in_s) <= SAME_S).any()
 
     def _steps(self, row: int, made: float, now_s: float) -> float:
         """Steps that a job reports: those of a recorded lease like this one after the same time, else those made."""
+        if self._exits[row] == self.lease[row]:
+            return float(self.steps_total[row])
         recorded = self._recorded(row, now_s - float(self.start_s[row]))
         return made if recorded is None else min(self.steps_at_start[row] + recorded, self.steps_total[row])
 
@@ -177,7 +189,7 @@ class PastCluster(VirtualCluster):
     def _is_last(self, row: int, now_s: float) -> bool:
         """Whether a program makes its last step before it learns of a revocation: as in the journal, or in the lag."""
         turn = self._repeated(row)
-        if turn is None or abs(now_s - float(self.start_s[row]) - turn.revoked_s) > SAME_S or math.isnan(turn.stop_s):
+        if turn is None or not self._is_as_recorded(row, now_s) or math.isnan(turn.stop_s):
             return bool(self.finish_s[row] <= now_s + self._lag_s)
         if not math.isnan(turn.last_step_s):
             lease = int(self.lease[row])
@@ -194,7 +206,7 @@ class PastCluster(VirtualCluster):
 
     def _stop(self, rows: Ints, leases: Ints, now_s: float) -> None:
         """As VirtualCluster; programs make steps until they learn of it, and may make their last ones."""
-        running = rows[self.began_s[rows] < now_s]
+        saves, running = self.saves[rows], rows[self.began_s[rows] < now_s]
         last = running[[self._is_last(row, now_s) for row in running.tolist()]] if len(running) else running
         self._last.update(self.lease[last].tolist())
         self.counted_s[running] -= self._lag_s
@@ -202,10 +214,28 @@ class PastCluster(VirtualCluster):
             made = self._recorded(row, now_s + self._lag_s - float(self.start_s[row]), late_s=self._lag_s)
             if made is not None and self.rate[row] > 0:
                 self.counted_s[row] = now_s - made / self.rate[row]
-        saves = self.saves[last]
-        self.saves[last] = True
+        saving, losing = self._saving(rows, now_s), rows[[self._loses(row, now_s) for row in rows.tolist()]]
+        self.saves[losing], self.saves[last] = False, True
         super()._stop(rows, leases, now_s)
-        self.saves[last] = saves
+        self.saves[rows] = saves
+        for k, saved_s in saving:
+            one = slice(k, k + 1)
+            self._timeline.push(now_s + saved_s, Saved(rows[one], leases[one], self.steps_saved[rows[one]]))
+
+    def _loses(self, row: int, now_s: float) -> bool:
+        """Whether a job is stopped without a checkpoint, as in the journal."""
+        turn = self._repeated(row)
+        return turn is not None and turn.loses and self._is_as_recorded(row, now_s)
+
+    def _saving(self, rows: Ints, now_s: float) -> list[tuple[int, float]]:
+        """By position, those of these leases whose last checkpoint is reported before they end, and how long after."""
+        turns = [(k, self._repeated(row)) for k, row in enumerate(rows.tolist()) if self._is_as_recorded(row, now_s)]
+        return [(k, turn.saved_s) for k, turn in turns if turn is not None and turn.saved_s < turn.stop_s]
+
+    def _is_as_recorded(self, row: int, now_s: float) -> bool:
+        """Whether the lease of a job is revoked after the same time as the one that it repeats."""
+        turn = self._repeated(row)
+        return turn is not None and abs(now_s - float(self.start_s[row]) - turn.revoked_s) <= SAME_S
 
     def _ended(self, due: Ends, now_s: float) -> LeaseEnded:
         is_over = np.isin(due.leases, list(self._last))
