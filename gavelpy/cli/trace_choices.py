@@ -77,6 +77,9 @@ class FormatChoices:
                     f"{name} is for traces with durations; {str(path)!r} has steps (format "
                     f"{trace.provenance.get('format')}), got {value!r}"
                 )
+        if self.durations not in (None, rule := trace.provenance.get("durations")):
+            of = f"traces of format {trace.provenance.get('format')}"
+            raise InvalidInput(f"--durations must be {rule} for {of}, got {self.durations!r}")
         if self.time_zone is not None and "time_zone" not in trace.provenance:
             raise InvalidInput(f"--time-zone is for traces with dates, got {self.time_zone!r} for {str(path)!r}")
         return trace

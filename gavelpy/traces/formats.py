@@ -35,9 +35,8 @@ _BUILT_IN: Mapping[str, str] = {
     "pai": "gavelpy.traces.alibaba:PaiReader",
     "alibaba_spot": "gavelpy.traces.alibaba:AlibabaSpotReader",
     "kueue": "gavelpy.traces.kueue:KueueReader",
+    "azure_llm": "gavelpy.traces.azure_llm:AzureLlmReader",
 }
-
-_AZURE_LLM = "TIMESTAMP,ContextTokens,GeneratedTokens"  # header of AzureLLMInferenceTrace_*.csv
 
 
 class DurationRule(StrEnum):
@@ -104,9 +103,6 @@ def reader_for(head: Head) -> TraceReader:
     if head.names or head.path.is_dir():
         reason = f"a directory with the files of no known format; formats: {known}"
         raise InvalidInput(f"file must be readable, got {file!r} ({reason})", file=file)
-    if head.first_line.replace(" ", "").startswith(_AZURE_LLM):
-        reason = "a trace of jobs; Azure's LLM inference traces have requests to a service, which are no jobs"
-        raise InvalidInput(f"file must be {reason}, got the first line {shown(head.first_line)}", file=file, line=1)
     allowed = f"a trace in one of the formats {known}, or --from FORMAT must name its format"
     raise InvalidInput(f"file must be {allowed}, got the first line {shown(head.first_line)}", file=file, line=1)
 

@@ -176,6 +176,13 @@ def test_option_without_effect_is_refused(gavel: Gavel, arguments: tuple[str, ..
     assert expected in answer.err
 
 
+def test_rule_that_a_format_does_not_have_is_refused(gavel: Gavel) -> None:
+    answer = gavel("trace", "describe", str(write_sample(gavel.folder, "azure_llm")), "--durations", "table")
+
+    assert answer.code == 2
+    assert "--durations must be seconds for traces of format azure_llm, got 'table'" in answer.err
+
+
 def test_option_of_traces_is_refused_with_generated_jobs(gavel: Gavel) -> None:
     answer = gavel("simulate", "--generate", "3", "--from", "philly")
 

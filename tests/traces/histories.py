@@ -116,6 +116,7 @@ SAMPLES: dict[str, Sample] = {
     "pai": Sample("pai", c.PAI, c.PAI_BREAKS),
     "alibaba_spot": Sample("alibaba_spot", c.ALIBABA_SPOT, c.ALIBABA_SPOT_BREAKS),
     "kueue": Sample("kueue", {"workloads.json": c.KUEUE}, c.KUEUE_BREAKS),
+    "azure_llm": Sample("azure_llm", {"AzureLLMInferenceTrace_code.csv": c.AZURE_LLM}, c.AZURE_LLM_BREAKS),
 }
 
 

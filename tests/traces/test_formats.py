@@ -81,14 +81,6 @@ def test_unknown_format_is_refused_with_the_known_ones(tmp_path: Path) -> None:
         read_trace(file)
 
 
-def test_traces_of_requests_are_refused_by_name(tmp_path: Path) -> None:
-    path = tmp_path / "AzureLLMInferenceTrace_code.csv"
-    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.97,4808,10\n")
-
-    with pytest.raises(InvalidInput, match="requests to a service, which are no jobs"):
-        read_trace(path)
-
-
 def test_unknown_name_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"format must be one of csv, gavel, philly.*, got 'phily'"):
         read_trace(tmp_path / "t", from_format="phily")
