@@ -14,9 +14,9 @@ import os
 import stat
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import IO, Final
@@ -24,7 +24,7 @@ from typing import IO, Final
 from gavelpy.errors import InvalidInput
 from gavelpy.runtime.agent.leases.retention import LeaseLogs
 from gavelpy.runtime.log_pattern import Matcher, compile_pattern
-from gavelpy.runtime.shim.log_files import LINE_BYTES_MAX, log_files, parse_lines
+from gavelpy.runtime.shim.log_files import LINE_BYTES_MAX, log_files, parse_lines, removed_lines
 
 ALL_JOBS: Final = -1
 LINES_MAX: Final = 10_000
@@ -114,6 +114,7 @@ class LogPage:
     rows: LogRows
     next_offset: int
     end_offset: int = 0
+    removed: Mapping[int, int] = field(default_factory=dict)  # by job, of a read from the beginning; see removed_lines
 
 
 class _FilesMoved(Exception):
@@ -130,7 +131,8 @@ def read_page(leases: Callable[[], Sequence[LeaseLogs]], query: LogPageQuery) ->
     for _ in range(_TRIES):
         wanted = [lease for lease in leases() if query.matches_job(lease.job)]
         with suppress(_FilesMoved):
-            return _read_page(_sources(wanted, query.rank), query, matcher)
+            page = _read_page(_sources(wanted, query.rank), query, matcher)
+            return replace(page, removed=_removed(wanted, query))
     raise OSError(errno.EBUSY, f"files were moved during each of {_TRIES} tries to read them")
 
 
@@ -159,6 +161,16 @@ def _read_page(sources: Sequence[LeaseLogFile], query: LogPageQuery, matcher: Ma
         if time.monotonic() >= deadline_s:
             break
     return LogPage(_joined(found), offset, end_offset)
+
+
+def _removed(leases: Sequence[LeaseLogs], query: LogPageQuery) -> dict[int, int]:
+    """Lines that are missing at the beginning of each job's log, for a read from the beginning."""
+    found: dict[int, int] = {}
+    for directory, _, job in leases if not query.offset and not query.tail_lines else ():
+        with suppress(FileNotFoundError):  # moved or forgotten meanwhile
+            if (lines := removed_lines(directory, query.rank)) is not None:
+                found[job] = found.get(job, 0) + lines
+    return found
 
 
 def _search(rows: LogRows, matcher: Matcher | None, deadline_s: float) -> tuple[int, Sequence[int]]:

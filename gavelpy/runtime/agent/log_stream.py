@@ -98,7 +98,7 @@ async def _answers(
 
 
 def _messages(page: LogPage, request: agent_pb2.ServeLogsResponse, node_id: str) -> Iterator[Answer]:
-    starts = _message_starts(page.rows.texts)
+    starts, removed = _message_starts(page.rows.texts), page.removed
     for start, end in zip(starts, [*starts[1:], len(page.rows)], strict=True):
         rows = page.rows.part(start, end)
         answer = Answer(
@@ -106,7 +106,9 @@ def _messages(page: LogPage, request: agent_pb2.ServeLogsResponse, node_id: str)
             next_offset=page.next_offset,
             end_offset=page.end_offset,
             last=end == len(page.rows),
+            removed=[agent_pb2.RemovedLines(job=job, lines=lines) for job, lines in removed.items()],
         )
+        removed = {}
         if request.batches:
             answer.batch.CopyFrom(_batch(rows))
         else:

@@ -4,7 +4,8 @@ A line of a file is `<Unix time, 6 decimals><mark><text>\\n`. The mark is a spac
 the next line because it was longer than LINE_BYTES_MAX or its newline was late. The text is the bytes that the process
 wrote. Times of one stream rise by a microsecond or more from line to line, so a time identifies a line and a reader
 can continue after it. A full file is renamed to the next number: rank-0.out.7 is older than rank-0.out.8, and
-rank-0.out is the newest.
+rank-0.out is the newest. Where there are too many, the oldest is removed, and rank-0.out.removed has the number of all
+lines that were removed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from __future__ import annotations
 import errno
 import os
 import re
+import stat
+from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,6 +26,8 @@ from gavelpy.runtime.lease_files import LOG_DIRECTORY, log_file
 LINE_BYTES_MAX: Final = 16 << 10
 FLUSH_S: Final = 1.0  # an unfinished line is written after this long
 _NAME = re.compile(r"rank-(\d{1,9})\.(out|err)(?:\.(\d{1,9}))?")
+_COUNT_SUFFIX = ".removed"
+_COUNT = re.compile(rb"[0-9]{1,18}")
 _LINES = re.compile(r"^([0-9]{1,12})\.([0-9]{6})[ +](.*)$", re.MULTILINE)
 
 
@@ -59,6 +65,36 @@ def log_files(directory: Path) -> tuple[LogFile, ...]:
     return tuple(sorted(found, key=lambda file: (file.rank, file.is_error_stream, file.number)))
 
 
+def removed_lines(directory: Path, rank: int) -> int | None:
+    """Lines at the beginning of the logs of a lease directory that were removed, of one rank or, with -1, of all.
+
+    None if there are none, 0 if an older shim did not count them.
+    """
+    files = [file for file in log_files(directory) if rank in (-1, file.rank)]
+    first: dict[tuple[int, bool], int] = {}
+    for file in files:
+        first.setdefault((file.rank, file.is_error_stream), file.number)  # the oldest comes first
+    names = {log_file(of, is_error_stream=is_error): number for (of, is_error), number in first.items()}
+    counts = {name: _count(directory / LOG_DIRECTORY / f"{name}{_COUNT_SUFFIX}") for name in names}
+    if not any(counts[name] or number > 1 for name, number in names.items()):
+        return None
+    return sum(counts.values())
+
+
+def _count(path: Path) -> int:
+    """The number in a file; 0 if there is none, or something else in its place, which the job may have put there."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError:
+        return 0
+    try:
+        is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        text = os.read(descriptor, 20) if is_file else b""
+    finally:
+        os.close(descriptor)
+    return int(text) if _COUNT.fullmatch(text) else 0
+
+
 class LogWriter:
     """Writes the output of one stream as lines and keeps the newest files.
 
@@ -75,6 +111,9 @@ class LogWriter:
         self._lost = 0
         self._lost_time = b""  # of the first lost line
         self._last_us = 0
+        self._lines_written = 0  # in the newest file
+        self._lines_kept = deque[int]()  # in each full file, the oldest first
+        self._lines_removed = 0
         self._file = self._opened()
 
     def write(self, content: bytes, now_s: float) -> None:
@@ -126,6 +165,7 @@ class LogWriter:
         if os.write(self._file, lines) < len(lines):
             os.ftruncate(self._file, end)
             raise OSError(errno.ENOSPC, "the disk is full")
+        self._lines_written += lines.count(b"\n")
 
     def _rotate(self, size: int) -> None:
         written = os.fstat(self._file).st_size
@@ -140,7 +180,13 @@ class LogWriter:
             raise
         os.close(self._file)
         self._file, self._number = opened, self._number + 1
-        self._path.with_name(f"{self._path.name}.{self._number - self._files_max}").unlink(missing_ok=True)
+        self._lines_kept.append(self._lines_written)
+        self._lines_written = 0
+        if len(self._lines_kept) > self._files_max:
+            self._lines_removed += self._lines_kept.popleft()
+            self._path.with_name(f"{self._path.name}.{self._number - self._files_max}").unlink(missing_ok=True)
+            with suppress(OSError):  # a full disk: the number is for a note only
+                self._path.with_name(f"{self._path.name}{_COUNT_SUFFIX}").write_text(f"{self._lines_removed}")
 
     def _opened(self) -> int:
         self._path.parent.mkdir(mode=0o700, exist_ok=True)

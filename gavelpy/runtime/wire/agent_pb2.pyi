@@ -998,6 +998,7 @@ class ServeLogsRequest(_message.Message):
     BATCH_FIELD_NUMBER: _builtins.int
     IDENTITY_KEY_FIELD_NUMBER: _builtins.int
     END_OFFSET_FIELD_NUMBER: _builtins.int
+    REMOVED_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     """in the first message"""
     question: _builtins.int
@@ -1019,6 +1020,10 @@ class ServeLogsRequest(_message.Message):
     def batch(self) -> _log_pb2.LogBatch:
         """instead of lines, where batches were asked for"""
 
+    @_builtins.property
+    def removed(self) -> _containers.RepeatedCompositeFieldContainer[Global___RemovedLines]:
+        """with the first lines of a read from the beginning"""
+
     def __init__(
         self,
         *,
@@ -1032,14 +1037,40 @@ class ServeLogsRequest(_message.Message):
         batch: _log_pb2.LogBatch | None = ...,
         identity_key: _builtins.str = ...,
         end_offset: _builtins.int = ...,
+        removed: _abc.Iterable[Global___RemovedLines] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "end_offset", b"end_offset", "error", b"error", "identity_key", b"identity_key", "last", b"last", "lines", b"lines", "next_offset", b"next_offset", "node_id", b"node_id", "question", b"question", "state_id", b"state_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "end_offset", b"end_offset", "error", b"error", "identity_key", b"identity_key", "last", b"last", "lines", b"lines", "next_offset", b"next_offset", "node_id", b"node_id", "question", b"question", "removed", b"removed", "state_id", b"state_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ServeLogsRequest: _TypeAlias = ServeLogsRequest  # noqa: Y015
+
+@_typing.final
+class RemovedLines(_message.Message):
+    """The beginning of a job's log that its node has removed, because log_files_max files were full."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    LINES_FIELD_NUMBER: _builtins.int
+    job: _builtins.int
+    lines: _builtins.int
+    """of all ranks that were requested; 0 = some, of an older shim"""
+    def __init__(
+        self,
+        *,
+        job: _builtins.int = ...,
+        lines: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "lines", b"lines"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemovedLines: _TypeAlias = RemovedLines  # noqa: Y015
 
 @_typing.final
 class ServeLogsResponse(_message.Message):

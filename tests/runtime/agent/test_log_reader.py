@@ -99,6 +99,21 @@ def test_offset_stays_valid_when_older_files_are_removed(leases: Leases) -> None
     assert texts(page(leases, job=7, offset=first.next_offset)) == [str(number) for number in range(250, 300)]
 
 
+def test_read_from_the_beginning_has_the_number_of_removed_lines(leases: Leases) -> None:
+    writer = LogWriter(leases[0][0], 0, is_error_stream=False, bytes_max=500, files_max=1)
+    for number in range(300):
+        writer.write(b"%d\n" % number, 1e9)
+    put(leases[1][0], "whole\n")
+
+    first = page(leases, job=7)
+
+    assert first.removed == {7: int(first.rows.texts[0])}
+    assert page(leases, jobs_allowed=frozenset({7, 8})).removed == first.removed
+    assert page(leases, job=7, rank=1).removed == page(leases, job=8).removed == {}
+    assert page(leases, job=7, tail_lines=300).removed == {}
+    assert page(leases, job=7, offset=first.next_offset).removed == {}
+
+
 def test_reader_that_follows_a_rotating_log_misses_nothing(leases: Leases) -> None:
     writer = make_writer(leases[0][0], bytes_max=3_000)
     program = (

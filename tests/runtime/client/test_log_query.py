@@ -86,6 +86,32 @@ def test_node_that_is_not_connected_is_named_in_a_notice(scheduler: Serving) -> 
 
 
 @pytest.mark.parametrize(
+    ("removed", "job", "notice"),
+    [
+        ({0: 1_234}, "train", "node n0 has removed 1,234 earlier lines of job 0"),
+        ({0: 0}, "train", "node n0 has removed earlier lines of job 0"),
+        ({0: 5, 1: 7}, "train", "node n0 has removed 5 earlier lines of job 0"),
+        ({0: 5, 1: 7}, "", "node n0 has removed 5 earlier lines of job 0"),
+    ],
+)
+def test_lines_that_a_node_has_removed_are_noted_once_and_first(
+    scheduler: Serving, removed: dict[int, int], job: str, notice: str
+) -> None:
+    def answer(request: Request) -> Answer:
+        rows = range(request.offset, min(request.offset + 2, 5))
+        lines = [agent_pb2.LogLine(job=0, time_s=float(row), text=str(row)) for row in rows]
+        gone = [agent_pb2.RemovedLines(job=job, lines=count) for job, count in removed.items() if not request.offset]
+        return Answer(question=request.question, lines=lines, next_offset=rows.stop, last=True, removed=gone)
+
+    with answering(scheduler, "n0", answer), node_with(scheduler, "n1", []), scheduler.client("alice") as client:
+        found = list(client.logs(pb.ReadLogsRequest(job=job, rank=-1)))
+
+    assert found[0].notice == f"{notice}: it keeps log_files_max full files of log_bytes_max"
+    assert [one.notice for one in found[1:]] == [""] * len(found[1:])
+    assert [text for one in found for text in one.batch.text] == list("01234")
+
+
+@pytest.mark.parametrize(
     ("request_fields", "message"),
     [
         ({"pattern": "("}, "pattern must be a regular expression"),

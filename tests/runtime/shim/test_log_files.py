@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import resource
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavelpy.runtime.shim.log_files import FLUSH_S, LINE_BYTES_MAX, LogWriter, log_files, parse_lines
+from gavelpy.runtime.shim.log_files import FLUSH_S, LINE_BYTES_MAX, LogWriter, log_files, parse_lines, removed_lines
 from tests.runtime.shim.driver import CapturedLine, parse_line
 
 NOW_S = 1_700_000_000.25
@@ -112,6 +114,37 @@ def test_lines_that_cannot_be_written_are_counted_and_reported(tmp_path: Path) -
     assert [line.text for line in lines(tmp_path)] == ["[2 lines were lost: the log could not be written]", "c"]
     os.close(full)
     os.close(kept)
+
+
+@pytest.mark.parametrize("files_max", [0, 2])
+def test_lines_that_were_removed_are_counted(tmp_path: Path, files_max: int) -> None:
+    log = writer(tmp_path, bytes_max=100, files_max=files_max)
+    before = removed_lines(tmp_path, -1)
+    for number in range(20):
+        log.write(b"line %03d\n" % number, NOW_S)
+
+    assert before is None
+    assert removed_lines(tmp_path, -1) == removed_lines(tmp_path, 3) == 20 - len(lines(tmp_path)) > 0
+    assert removed_lines(tmp_path, 0) is None
+
+
+def test_lines_that_an_older_shim_removed_are_noticed_without_a_number(tmp_path: Path) -> None:
+    log = writer(tmp_path, bytes_max=100, files_max=2)
+    for number in range(20):
+        log.write(b"line %03d\n" % number, NOW_S)
+
+    (tmp_path / "log" / "rank-3.out.removed").unlink()
+
+    assert removed_lines(tmp_path, -1) == 0
+
+
+@pytest.mark.parametrize("put", [os.mkfifo, Path.mkdir, partial(Path.symlink_to, target="/proc/version")])
+def test_what_a_job_puts_in_place_of_the_number_is_not_read(tmp_path: Path, put: Callable[[Path], None]) -> None:
+    writer(tmp_path).write(b"a\n", NOW_S)
+
+    put(tmp_path / "log" / "rank-3.out.removed")
+
+    assert removed_lines(tmp_path, -1) is None
 
 
 def test_other_files_are_no_logs(tmp_path: Path) -> None:

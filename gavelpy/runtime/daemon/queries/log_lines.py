@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -82,6 +82,7 @@ class NodeLogPage:
     lines: LogLines
     next_offset: int
     end_offset: int = 0  # follows all lines that existed at the time of the request; 0 = unknown
+    removed: Mapping[int, int] = field(default_factory=dict)  # by job: lines before these; 0 = some
 
 
 class LineSource(Protocol):

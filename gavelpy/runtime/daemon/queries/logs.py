@@ -276,10 +276,12 @@ class _NodeReader:
     request: LogRequest
     is_at_end: bool = False  # of the pass
     error: str = ""
+    notice: str = ""  # of lines that the node has removed; once a read
     _lines: LogLines = field(default_factory=LogLines)
     _row: int = 0
     _page_offset: int = 0  # where the page in _lines begins
     _end_offset: int = 0  # of the pass; 0 = unknown
+    _is_noted: bool = False
 
     @property
     def next_s(self) -> float:
@@ -306,6 +308,7 @@ class _NodeReader:
             except LogsUnavailable as error:
                 self.error, self.is_at_end = str(error), True
                 return
+            self.notice = self.notice or self._notice_of(page.removed)
             self._end_offset = self._end_offset or page.end_offset
             lines = page.lines.until(self._end_offset) if self._end_offset else page.lines
             start, reached = self.request.offset, page.next_offset
@@ -315,6 +318,21 @@ class _NodeReader:
             self.is_at_end = reached <= start or is_cut or reached == self._end_offset
             self.request = replace(self.request, offset=max(reached, start), tail_lines=0)
             self._page_offset, self._lines, self._row = start, lines, 0
+
+    def taken_notice(self) -> str:
+        """The notice, once."""
+        notice, self._is_noted = "" if self._is_noted else self.notice, self._is_noted or bool(self.notice)
+        return notice
+
+    def _notice_of(self, removed: Mapping[int, int]) -> str:
+        """That the node has removed earlier lines of jobs that were requested; empty = it has not."""
+        request = self.request
+        jobs = {job: lines for job, lines in removed.items() if job == request.job or job in request.jobs_allowed}
+        if not jobs:
+            return ""
+        count = f"{sum(jobs.values()):,} earlier lines" if all(jobs.values()) else "earlier lines"
+        of = f"job {next(iter(jobs))}" if len(jobs) == 1 else f"{len(jobs)} jobs"
+        return f"node {self.node_id} has removed {count} of {of}: it keeps log_files_max full files of log_bytes_max"
 
     def take(self, until_s: float) -> LogPiece:
         """The next line, and those that follow it up to a time."""
@@ -331,6 +349,8 @@ async def _merged(readers: Sequence[_NodeReader], nodes: LineSource) -> AsyncIte
     for reader in readers:
         if reader.error:
             yield reader.error
+        if notice := reader.taken_notice():
+            yield notice
     heads = [(reader.next_s, row) for row, reader in enumerate(readers) if reader.next_s < math.inf]
     heapq.heapify(heads)
     while heads:

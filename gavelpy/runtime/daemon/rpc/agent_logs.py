@@ -92,6 +92,7 @@ class LogNodes:
 
     async def _page(self, node_id: str, request: LogRequest, answers: Answers) -> NodeLogPage:
         parts: list[LogLines] = []
+        removed: dict[int, int] = {}
         count = 0
         while True:
             try:
@@ -108,8 +109,9 @@ class LogNodes:
             except RemoteViolation as violation:
                 raise LogsUnavailable(f"node {node_id}: {violation}") from None
             count += len(parts[-1])
+            removed |= {one.job: one.lines for one in answer.removed}
             if answer.last:
-                return NodeLogPage(joined(parts), answer.next_offset, answer.end_offset)
+                return NodeLogPage(joined(parts), answer.next_offset, answer.end_offset, removed)
 
     def request_tunnel(self, node_id: str, job: int, port: int) -> int:
         """Requests a tunnel to a job from a node; returns the number under which the node opens it.
