@@ -46,10 +46,11 @@ _OF_CLIENT = re.compile(
     r"|SSL_.*|_?CONTAINERS?_.*|STORAGE_.*|PODMAN_.*|REGISTRY_.*|DOCKER_.*|CONMON_.*|LIBPOD_.*|BUILDAH_.*|TZ|LC_.*|LANG"
     r"|[A-Za-z]*_(?:proxy|PROXY)"
 )
+_NO_IMAGE: Final = 1  # exit code of `podman image exists`; it has others if podman itself fails
 _LOST_NAMESPACE: Final = b"podman system migrate"
 # An image that is not there, or that its user may not have: the same on every node.
 _NOT_THERE = re.compile(
-    r"manifest unknown|not found|unauthorized|denied|invalid reference|no such (?:image|host)|"
+    r"manifest unknown|not found|unauthorized|(?<!permission )denied|invalid reference|no such (?:image|host)|"
     r"short-name .* did not resolve|name unknown"
 )
 
@@ -168,21 +169,41 @@ def _client_environment(launch: Launch, environment: Mapping[str, str]) -> dict[
 def make_ready(launch: Launch, directory: Path, environment: Mapping[str, str]) -> None:
     """With the account's rights: writes the file of variables, and pulls the image if podman does not have it.
 
-    Raises RemoteViolation if there is no such image for this account, OSError if it cannot be pulled for other reasons.
+    Raises RemoteViolation if there is no such image for this account, and OSError if the node cannot provide it: podman
+    does not work for the account, which may have no home directory to write to, or the image cannot be pulled.
     """
+    try:
+        _make_ready(launch, directory, environment)
+    except (FileNotFoundError, PermissionError) as error:  # of the program, or of the job's directory on this node
+        raise OSError(f"{error.filename} cannot be used: {error.strerror}") from error
+
+
+def _make_ready(launch: Launch, directory: Path, environment: Mapping[str, str]) -> None:
     software, client = launch.software, _client_environment(launch, environment)
     if software["tool"] == APPTAINER:
         if software["image"].startswith("/") and not Path(software["image"]).exists():
             raise RemoteViolation(f"the image {software['image']} does not exist")
         return
     _write_environment(directory / ENVIRONMENT_FILE, environment)
-    if _call(software, client, "image", "exists", software["image"]).returncode == 0:
+    found = _call(software, client, "image", "exists", software["image"])
+    if found.returncode == 0:
         return
+    if found.returncode != _NO_IMAGE:
+        raise OSError(f"podman does not work for the account of the job: {_why(found)}")
     pulled = _call(software, client, "pull", "--quiet", software["image"])
     if pulled.returncode != 0:
-        why = (pulled.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
-        message = f"the image {software['image']} cannot be pulled: {why.removeprefix('Error: ')}"
+        why = _why(pulled)
+        message = f"the image {software['image']} cannot be pulled: {why}"
+        home = client["HOME"]
+        if not os.access(home, os.W_OK | os.X_OK):
+            raise OSError(f"{message}; the home directory {home} of the job's account cannot be written")
         raise RemoteViolation(message) if _NOT_THERE.search(why) else OSError(message)
+
+
+def _why(called: subprocess.CompletedProcess[bytes]) -> str:
+    """The last line of podman's messages."""
+    lines = called.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
+    return lines[-1].removeprefix("Error: ")
 
 
 def _write_environment(file: Path, environment: Mapping[str, str]) -> None:

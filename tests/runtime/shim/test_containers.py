@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gavelpy.errors import RemoteViolation
 from gavelpy.runtime.lease_files import LEASE_DIRECTORY_VARIABLE, Launch, LeaseOutcome
 from gavelpy.runtime.shim import containers, processes
 from tests.runtime.shim.container_place import IMAGE, Place, left_of
@@ -110,6 +111,60 @@ def test_command_of_apptainer_passes_variables_in_its_environment(image: str, na
     assert environment["APPTAINERENV_KEY"] == SECRET
     assert environment["APPTAINERENV_LD_PRELOAD"] == "/evil.so"
     assert "LD_PRELOAD" not in environment
+
+
+def podman_that(directory: Path, exists: str, pull: str) -> Launch:
+    """A launch with a podman that runs these commands of a shell for `image exists` and for `pull`."""
+    program = directory / "podman"
+    program.write_text(f'#!/bin/sh\ncase "$*" in *" image exists "*) {exists};; *) {pull};; esac\n')
+    program.chmod(0o755)
+    (directory / "home").mkdir()
+    return launch_with("podman", software={"program": str(program), "home": str(directory / "home")})
+
+
+@pytest.mark.parametrize(
+    ("exists", "pull", "error", "message"),
+    [
+        (
+            "exit 1",
+            "echo 'Error: reading manifest: denied' >&2; exit 125",
+            RemoteViolation,
+            "reading manifest: denied$",
+        ),
+        ("exit 1", "echo 'Error: mkdir /x: permission denied' >&2; exit 125", OSError, "mkdir /x: permission denied$"),
+        (
+            "echo 'Error: mkdir /h: permission denied' >&2; exit 125",
+            "exit 0",
+            OSError,
+            "podman does not work for the acc",
+        ),
+        (
+            "exit 1",
+            "rmdir $HOME; echo denied >&2; exit 1",
+            OSError,
+            "denied; the home directory .*/home of the job's acc",
+        ),
+    ],
+)
+def test_only_an_image_that_is_not_there_is_an_error_of_the_job(
+    tmp_path: Path, exists: str, pull: str, error: type[Exception], message: str
+) -> None:
+    launch = podman_that(tmp_path, exists, pull)
+
+    with pytest.raises(error, match=message) as raised:
+        containers.make_ready(launch, tmp_path, ENVIRONMENT)
+
+    assert type(raised.value) is error
+
+
+def test_podman_that_is_gone_is_an_error_of_the_node(tmp_path: Path) -> None:
+    launch = podman_that(tmp_path, "exit 0", "exit 0")
+    (tmp_path / "podman").unlink()
+
+    with pytest.raises(OSError, match="/podman cannot be used: No such file or directory") as raised:
+        containers.make_ready(launch, tmp_path, ENVIRONMENT)
+
+    assert type(raised.value) is OSError
 
 
 def test_job_without_an_image_runs_as_it_is() -> None:
@@ -265,3 +320,18 @@ def test_image_that_cannot_be_pulled_is_reported_with_podmans_reason(place: Plac
     assert end.outcome is LeaseOutcome.LOST
     assert "the image localhost:9/nothing:1 cannot be pulled" in end.detail
     assert "connection refused" in end.detail
+
+
+@pytest.mark.parametrize("home", ["/nonexistent", "/proc"])
+def test_account_without_a_home_directory_to_write_to_is_the_failure_of_the_node(
+    place: Place, tmp_path: Path, home: str
+) -> None:
+    fields = place.launch("/bin/true")
+    fields["software"] = {**fields["software"], "home": home}  # type: ignore[dict-item]  # texts
+
+    with started(tmp_path, "", **fields, environment={"GAVEL_NODE_ID": "n1"}) as shim:
+        end = shim.end()
+
+    assert end.outcome is LeaseOutcome.LOST, end
+    assert "the job's software cannot be prepared on node n1: " in end.detail
+    assert home in end.detail
