@@ -236,7 +236,8 @@ class LeaseBook:
         if sets is not None and len(rows):
             return _placed_within(pool, chosen, sets, free, avoid)
         if not len(rows) or not (self.has_rule or self.settings.consolidate_s):
-            offsets, gpus = place(pool, free, domains, chosen.gpus)
+            step = place if jobs.kernels is None else jobs.kernels.place
+            offsets, gpus = step(pool, free, domains, chosen.gpus)
         else:
             worst = consolidation.worst_levels(self, chosen, now_s) if self.settings.consolidate_s else None
             offsets, gpus = place_by(pool, free, domains, chosen.gpus, self._rule, worst)

@@ -27,7 +27,7 @@ def place(pool: GpuPool, free: Bools, domains: Ints, gpus: Ints) -> tuple[Ints, 
     if not pool.in_order:
         candidates = candidates[np.argsort(pool.node_of[candidates], kind="stable")]
     if len(domains) == 1:  # the usual case within a round
-        assert gpus[0] <= len(candidates), _TOO_MANY
+        assert gpus[0] <= len(candidates), TOO_MANY
         return offsets, candidates[_first_taken(pool.node_of[candidates], int(gpus[0]))]
     flat = np.full(int(offsets[-1]), -1, dtype=np.int64)
     jobs = np.argsort(domains, kind="stable")
@@ -40,7 +40,7 @@ def place(pool: GpuPool, free: Bools, domains: Ints, gpus: Ints) -> tuple[Ints, 
         flat[offsets[jobs]] = _tightest_first(pool, candidates, domains[jobs])
     for here, gpus_here in _by_domain(pool, candidates, domains, mixed):
         sizes = gpus[here]
-        assert sizes.sum() <= len(gpus_here), _TOO_MANY
+        assert sizes.sum() <= len(gpus_here), TOO_MANY
         gangs, singles = here[sizes > 1], here[sizes == 1]
         nodes = _NodesByRoom(pool.node_of[gpus_here])
         for position in gangs[np.lexsort((gangs, -gpus[gangs]))].tolist():
@@ -50,7 +50,7 @@ def place(pool: GpuPool, free: Bools, domains: Ints, gpus: Ints) -> tuple[Ints, 
     return offsets, flat
 
 
-_TOO_MANY = "selection gave out more GPUs than are free"
+TOO_MANY = "selection gave out more GPUs than are free"
 
 
 def _tightest_first(pool: GpuPool, gpus: Ints, domains: Ints) -> Ints:
@@ -59,8 +59,8 @@ def _tightest_first(pool: GpuPool, gpus: Ints, domains: Ints) -> Ints:
     gpus = gpus[np.lexsort((np.bincount(nodes)[nodes], pool.domain_of[gpus]))]
     turn = np.arange(len(domains)) - np.searchsorted(domains, domains)
     at = np.searchsorted(pool.domain_of[gpus], domains) + turn
-    assert at[-1] < len(gpus), _TOO_MANY
-    assert (pool.domain_of[gpus[at]] == domains).all(), _TOO_MANY
+    assert at[-1] < len(gpus), TOO_MANY
+    assert (pool.domain_of[gpus[at]] == domains).all(), TOO_MANY
     return gpus[at]
 
 

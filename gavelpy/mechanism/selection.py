@@ -33,6 +33,7 @@ from gavelpy.mechanism.taking import (
 from gavelpy.model.arrays import Bools, Floats, Ints
 
 if TYPE_CHECKING:
+    from gavelpy.mechanism.gpus import GpuPool
     from gavelpy.mechanism.problem_columns import ProblemColumns
     from gavelpy.mechanism.settings import MechanismSettings
 
@@ -47,6 +48,9 @@ class WakeupSteps(Protocol):
         self, jobs: Ints, types: Ints, merit: tuple[Floats, Floats, Floats], gpus: Ints, free: Ints
     ) -> tuple[Ints, Ints]:
         """As `serve`."""
+
+    def place(self, pool: GpuPool, free: Bools, domains: Ints, gpus: Ints) -> tuple[Ints, Ints]:
+        """As `placement.place`."""
 
     def columns_of(self, jobs: JobTable, rows: Ints, usable: Bools, now_s: float) -> ProblemColumns:
         """As `problem_columns.columns_of`."""

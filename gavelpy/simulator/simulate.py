@@ -211,15 +211,15 @@ class Simulation(VirtualScheduler):
                 self.partial = f"interrupted at {self.now_s:,.0f} s of virtual time with {done}"
                 break
             arrival_s = arrivals[next_job] if next_job < len(arrivals) else np.inf
-            event_s = exogenous.next_s
-            now_s = max(min(arrival_s, event_s, self.next_s), core.now_s)
+            event_s, own_s = exogenous.next_s, self.next_s
+            now_s = max(min(arrival_s, event_s, own_s), core.now_s)
             is_refused = self.idle_answers >= IDLE_ANSWERS_MAX and arrival_s == event_s == np.inf
-            if arrival_s == self.next_s == np.inf and exogenous.changes_nothing(core):
+            if arrival_s == own_s == np.inf and exogenous.changes_nothing(core):
                 break
             if now_s > HORIZON_S or self._is_stalled() or is_refused:
                 break  # no job that is left can run, or they run forever, start forever, or are refused forever
             self.now_s = now_s
-            if exogenous.next_s <= now_s:
+            if event_s <= now_s:
                 self._happened(exogenous)
                 left = total - self._done()
             while next_job < len(arrivals) and arrivals[next_job] <= now_s:

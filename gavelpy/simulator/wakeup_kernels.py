@@ -12,7 +12,8 @@ import math
 
 import numpy as np
 
-from gavelpy.mechanism import problem_columns
+from gavelpy.mechanism import placement, problem_columns
+from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import OPEN, JobTable
 from gavelpy.mechanism.problem_columns import ProblemColumns
 from gavelpy.model.arrays import PAIRWISE, Bools, Floats, Ints
@@ -34,6 +35,16 @@ class WakeupKernels:
         """As `selection.serve`."""
         found: tuple[Ints, Ints] = _serve(jobs, types, *merit, gpus, free)
         return found
+
+    def place(self, pool: GpuPool, free: Bools, domains: Ints, gpus: Ints) -> tuple[Ints, Ints]:
+        """As `placement.place`."""
+        if not pool.in_order or not len(domains):
+            return placement.place(pool, free, domains, gpus)
+        offsets = np.concatenate([[0], np.cumsum(gpus)])
+        flat = np.empty(offsets[-1], dtype=np.int64)
+        is_done = _place(free, pool.node_of, pool.domain_of, domains, gpus, offsets, flat)
+        assert is_done, placement.TOO_MANY
+        return offsets, flat
 
     def columns_of(self, jobs: JobTable, rows: Ints, usable: Bools, now_s: float) -> ProblemColumns:
         """As `problem_columns.columns_of`."""
@@ -199,3 +210,78 @@ def _in_order(jobs, types, urgency, lag, share):  # type: ignore[no-untyped-def]
         order, merged = merged, order
         width *= 2
     return order
+
+
+@njit(cache=True, nogil=True)
+def _place(free, node_of, domain_of, domains, gpus, offsets, flat):  # type: ignore[no-untyped-def]
+    """Sets the GPUs of all jobs; false if they are too few. The GPUs of a node have consecutive numbers."""
+    K, G, most = len(domains), len(free), gpus.max()
+    nodes = node_of[-1] + 1 if G else 0
+    first = np.full(nodes, G)
+    for g in range(G - 1, -1, -1):
+        first[node_of[g]] = g
+    key = np.empty(K, dtype=np.int64)
+    for k in range(K):
+        key[k] = (domains[k] * most + most - gpus[k]) * K + k  # large gangs first
+    order = np.argsort(key)
+    room, following, begin = np.empty(nodes, dtype=np.int64), np.empty(nodes, dtype=np.int64), 0
+    while begin < K:
+        domain, end = domains[order[begin]], begin
+        while end < K and domains[order[end]] == domain:
+            end += 1
+        room[:], following[:] = 0, first
+        for g in range(G):
+            room[node_of[g]] += free[g] and domain_of[g] == domain
+        while begin < end and gpus[order[begin]] > 1:
+            at, missing = offsets[order[begin]], gpus[order[begin]]
+            while missing > 0:
+                node = _best_node(room, missing)
+                count = min(room[node], missing)
+                if count == 0:
+                    return False
+                following[node] = _take(free, domain_of, domain, following[node], count, flat, at)
+                room[node], at, missing = room[node] - count, at + count, missing - count
+            begin += 1
+        begin = _singles(free, domain_of, domain, room, following, order, begin, end, offsets, flat)
+        if begin < end:
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _best_node(room, missing):  # type: ignore[no-untyped-def]
+    """The node with the fewest free GPUs that suffice, else with the most; the first of equals."""
+    best = 0
+    for node in range(1, len(room)):
+        here, most = room[node], room[best]
+        if here > most if most < missing else missing <= here < most:
+            best = node
+    return best
+
+
+@njit(cache=True, nogil=True)
+def _take(free, domain_of, domain, g, count, flat, at):  # type: ignore[no-untyped-def]
+    """Gives out so many free GPUs of a domain from number `g` on; returns the number after them."""
+    while count > 0:
+        if free[g] and domain_of[g] == domain:
+            flat[at] = g
+            at, count = at + 1, count - 1
+        g += 1
+    return g
+
+
+@njit(cache=True, nogil=True)
+def _singles(free, domain_of, domain, room, following, order, begin, end, offsets, flat):  # type: ignore[no-untyped-def]
+    """Gives one GPU to each job from `begin` on, on nodes with the fewest free GPUs first; returns who is next."""
+    fullest = room.max() if len(room) else 0
+    for count in range(1, fullest + 1):
+        for node in range(len(room)):
+            if room[node] != count:
+                continue
+            g = following[node]
+            for _ in range(count):
+                if begin == end:
+                    return begin
+                g = _take(free, domain_of, domain, g, 1, flat, offsets[order[begin]])
+                begin += 1
+    return begin

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gavelpy.journal.codec import encode
-from gavelpy.mechanism import booking, problem_columns, reports
+from gavelpy.mechanism import booking, placement, problem_columns, reports
 from gavelpy.mechanism.events import ProgressReported
 from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import OPEN, JobTable
@@ -26,7 +26,7 @@ from gavelpy.simulator.simulate import Simulation
 from gavelpy.simulator.wakeup_kernels import WakeupKernels
 from gavelpy.traces.generator import GeneratorOptions, generate
 from gavelpy.traces.workloads import published_throughputs
-from tests.mechanism.builders import make_jobs
+from tests.mechanism.builders import make_jobs, make_pool
 
 TABLES = 2000
 JOBS_MAX, TYPES_MAX = 40, 9
@@ -141,6 +141,28 @@ def test_progress_is_booked_as_in_numpy() -> None:
 
         for name in names:
             assert getattr(plain, name).tobytes() == getattr(compiled, name).tobytes(), name
+
+
+def test_gpus_are_placed_as_in_numpy() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(TABLES):
+        nodes = rng.integers(1, 12)
+        pool = make_pool(*((f"type-{rng.integers(0, 3)}", int(rng.integers(1, 9))) for _ in range(nodes)))
+        free = pool.usable & (rng.random(len(pool.job)) < rng.random())
+        left, domains, gpus = pool.domain_counts(free), list[int](), list[int]()
+        for _ in range(rng.integers(1, 20)):
+            domain, size = int(rng.integers(0, len(left))), int(rng.choice([1, 1, 2, 3, 8]))
+            if size <= left[domain]:
+                left[domain] -= size
+                domains.append(domain)
+                gpus.append(size)
+        if not domains:
+            continue
+        wanted = np.array(domains), np.array(gpus)
+
+        expected, found = placement.place(pool, free, *wanted), KERNELS.place(pool, free, *wanted)
+
+        assert [one.tolist() for one in found] == [one.tolist() for one in expected]
 
 
 def test_kernels_are_loaded_where_there_is_much_work(monkeypatch: pytest.MonkeyPatch) -> None:

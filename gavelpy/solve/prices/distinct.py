@@ -26,11 +26,11 @@ def best_of_distinct(problem: AllocationProblem, objective: LinearObjective, sol
     if not answers(problem, objective) or objective.rate_floor_steps_per_s.any():
         return None
     values = objective.scale if isinstance(objective, MaxMin) else objective.gain
-    figures = (problem.member_rate_steps_per_s, values)
-    if ladder.asks_for_nearly_equal(problem, objective) and not all(map(few_are_near, figures)):
-        return None
     jobs = _distinct_jobs(problem, values)
     if jobs is None:
+        return None
+    figures = (problem.member_rate_steps_per_s, values)
+    if ladder.asks_for_nearly_equal(problem, objective) and not all(map(few_are_near, figures)):
         return None
     try:
         answer = best_of(jobs, objective, solver)
