@@ -49,7 +49,9 @@ def score(
 
     found = score_forecasts(journal, times=times, recorded_policy=recorded_policy, coverage=coverage)
     if output is Output.JSON:
-        echo_json(found.to_json())
+        from gavelpy import __version__
+
+        echo_json(found.to_json() | {"gavelpy": __version__})
         return
     show(found)
 

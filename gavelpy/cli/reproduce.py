@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -205,14 +205,22 @@ def _reproduce(command: FigureCommand, choices: c.NoChoices, figures: Path | Non
     _check_figures(figures)
     from gavelpy.reproduction.published import FigureSize
 
-    fields = choices.size()
+    fields, source = choices.size(), _source(choices.files())
     with shown_progress(quiet=output is Output.JSON) as progress:
         size = FigureSize(**fields, progress=progress)
         figure = command.find()
         found = figure.reproduce(size)
     if figures is not None:
         _draw(figures, found.figures)
-    _show(figure, found, size, output)
+    _show(figure, found, size, source, output)
+
+
+def _source(files: Sequence[Path]) -> dict[str, Any]:  # Any: JSON values
+    """SHA-256 of the files that were given, and the version of gavelpy."""
+    from gavelpy import __version__
+    from gavelpy.traces.node_events import hashes_of
+
+    return {"sha256": hashes_of(files), "version": __version__}
 
 
 def _check_figures(directory: Path | None) -> None:
@@ -229,10 +237,16 @@ def _draw(directory: Path, figures: Sequence[Figure]) -> None:
     notify(f"{len(write_curves(directory, figures))} files of figures and tables written to {directory}")
 
 
-def _show(figure: PublishedFigure, found: Reproduction, size: FigureSize, output: Output) -> None:
+def _show(
+    figure: PublishedFigure,
+    found: Reproduction,
+    size: FigureSize,
+    source: Mapping[str, Any],  # Any: JSON values
+    output: Output,
+) -> None:
     if output is Output.JSON:
         about = {key: getattr(figure, key) for key in ("name", "title", "source", "differences")}
-        given = {"full": size.is_full, **found.parameters}
+        given = {"full": size.is_full, **found.parameters, **source}
         rows = [row.to_json() for row in found.rows]
         echo_json({**about, "parameters": given, "rows": rows, "remarks": list(found.remarks)})
         return
@@ -282,7 +296,8 @@ def fgd(
         _draw(figures, (over_demand({name: runs[0] for name, runs in courses.items()}),))
     rows = allocated_rows(courses, load)
     if output is Output.JSON:
-        parameters = {"nodes": str(nodes), "pods": str(pods), "load": load, "seed": seed, "seeds": count}
+        choices = {"nodes": str(nodes), "pods": str(pods), "load": load, "seed": seed, "seeds": count}
+        parameters = choices | _source([nodes, pods])
         echo_json({"parameters": parameters, "strategies": rows})
         return
     titles = ("strategy", "published", "allocated", "least", "most")

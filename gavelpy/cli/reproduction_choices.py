@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,6 +38,10 @@ RecordedTraceOption = Annotated[
 @dataclass(frozen=True, kw_only=True)
 class NoChoices:
     """Of a figure with one size."""
+
+    def files(self) -> list[Path]:
+        """The files that were given."""
+        return [value for one in fields(self) if isinstance(value := getattr(self, one.name), Path)]
 
     def size(self) -> dict[str, Any]:  # Any: of several types
         """Fields of the size."""

@@ -161,7 +161,9 @@ def whatif(
     if report is not None:
         _write_report(report, found)
     if output is Output.JSON:
-        echo_json(found.to_json())
+        from gavelpy import __version__
+
+        echo_json(found.to_json() | {"gavelpy": __version__})
         return
     show(found)
 

@@ -7,6 +7,7 @@ taken, and no table, file or row is created.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -60,6 +61,7 @@ class Recording:
     policy: PolicyChanged | None = None  # in force in that state
     epoch_s: float = math.nan  # Unix time of time 0; NaN = unknown
     notes: list[str] = field(default_factory=list)  # what is missing
+    sha256: str = ""  # of the file of a simulation, or of the records of a database in order; empty = not read from one
 
     @property
     def span_s(self) -> tuple[float, float]:
@@ -123,7 +125,9 @@ def _of_file(path: Path) -> Recording:
         raise InvalidInput(f"journal cannot be read: {error.strerror}", file=str(path)) from None
     if head == file.MAGIC[: len(head)] and head:
         events = list(file.read(path))
-        return _checked(Recording(str(path), events))
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        return _checked(Recording(str(path), events, sha256=digest))
     if head != _SQLITE_HEADER:
         raise InvalidInput("journal must be a SQLite file or one of gavel simulate --journal", file=str(path))
     engine = create_engine("sqlite://", creator=lambda: _reading(path), poolclass=NullPool)
@@ -150,7 +154,10 @@ def _recording(connection: Connection, name: str) -> Recording:
         first = rows[0].sequence if rows else 0
         state, at = (None, Position()) if first == 1 else _oldest_state(connection, first)
         events = [(now_s, event) for _, now_s, event in _entries(rows, at)]
-        recording = Recording(name, events, *_parts(state), _epoch_s(connection))
+        digest = hashlib.sha256()
+        for row in rows:
+            digest.update(row.record)
+        recording = Recording(name, events, *_parts(state), _epoch_s(connection), sha256=digest.hexdigest())
     if state is not None:
         recording.notes.append(f"the journal keeps no events before {recording.span_s[0]:,.0f} s")
     return _checked(recording)

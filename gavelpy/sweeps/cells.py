@@ -205,7 +205,8 @@ def _metrics(experiment: Experiment, **watched: Any) -> dict[str, Any]:  # Any: 
         f"marginal_value_{name}": math.fsum(by_type.get(name, 0.0) for _, by_type in values) / len(values)
         for name in (experiment.cluster.gpu_types if values else ())
     }
-    found = {**_flat(result.metrics.to_json()), **marginal, "jobs": len(experiment.trace)}
+    source = {"trace_provenance": json.dumps(dict(experiment.trace.provenance)) if experiment.trace.provenance else ""}
+    found = {**_flat(result.metrics.to_json()), **marginal, "jobs": len(experiment.trace), **source}
     return {**found, "error": result.stalled, "error_type": "Stalled"} if result.stalled else found
 
 

@@ -34,7 +34,7 @@ SeedsOption = Annotated[
         metavar="N",
         parser=o.whole(1, 1000),
         rich_help_panel=_QUESTION,
-        help="Number of seeds, from --seed on. Each draws its jobs: anew, or from the trace's jobs.",
+        help="Number of seeds, from --seed on. Each generates its jobs, or draws them from the trace's jobs.",
     ),
 ]
 TargetOption = Annotated[
@@ -96,7 +96,7 @@ def capacity(
         trials = Trials(with_jobs(options), seeds, jobs=jobs, tell=tell)
         found = search(options, goal, rates=_range(rates), tolerance=tolerance, trials=trials)
     if output is Output.JSON:
-        echo_json(_capacity_json(found, trials.simulated))
+        echo_json(_capacity_json(found, trials.simulated) | {"parameters": trials.parameters})
         return
     show_table(
         TableData(
@@ -293,7 +293,7 @@ def plan(
     with _telling() as tell, Trials(with_jobs(options), seeds, jobs=jobs, tell=tell) as trials:
         found = search(trials, _shop(trials, budget, gpu_types, prices), metric)
     if output is Output.JSON:
-        echo_json(_plan_json(found))
+        echo_json(_plan_json(found) | {"parameters": trials.parameters})
         return
     titles = ("step", "mix", "USD/h", metric.name, "marginal value per USD", "")
     show_table(TableData(titles, frozenset({"USD/h"}), [_mix_row(one, found) for one in found.path]))

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 CELLS: Final = "cells"
 RESULTS: Final = "results.parquet"
 LEFTOVER_S: Final = 3600.0  # no file takes so long to write
-_FIRST: Final = ("error", "error_type", "warnings", "trace_sha256", "version", "cell_cpu_s", "key")  # among the last
+_FROM: Final = ("trace_sha256", "trace_provenance", "version")  # what a row is from
+_FIRST: Final = ("error", "error_type", "warnings", *_FROM, "cell_cpu_s", "key")  # among the last
 
 
 class Store:
@@ -104,7 +105,7 @@ def table_of(cells: Sequence[Cell], results: Mapping[str, Mapping[str, Any]]) ->
         if cell.key in results
     ]
     frame = pd.DataFrame(rows)
-    for name in ("error", "error_type"):
+    for name in ("error", "error_type", "trace_provenance"):
         frame[name] = frame[name].fillna("") if name in frame else ""
     options = list(dict.fromkeys(name for cell in cells for name in cell.options))
     metrics = [name for name in frame.columns if name not in options and name not in _FIRST]

@@ -139,6 +139,19 @@ class Trials:
             self._trace = Cell.of({**self.base, **self._seed(self.seeds[0])}).experiment().trace
         return self._trace
 
+    @property
+    def parameters(self) -> dict[str, Any]:  # Any: JSON values
+        """What repeats the trials: options, seeds, hashes of files, the trace's source and rule, the version."""
+        cell = Cell.of({**self.base, **self._seed(self.seeds[0])})
+        source = dict(self.trace().provenance) if "trace" in self.base else {}
+        return {
+            "options": {name: value for name, value in cell.shown().items() if name != "seed"},
+            "seeds": list(self.seeds),
+            "sha256": dict(cell.contents),
+            **({"trace_provenance": source} if source else {}),
+            "version": cell.version,
+        }
+
     def _cell(self, change: Mapping[str, Scalar], seed: int) -> Cell:
         options = {**self.base, **change, **self._seed(seed)}
         if "trace" in self.base:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from pathlib import Path
 
+from gavelpy import __version__
 from tests.cli.commands import Gavel
 from tests.traces.samples import gavel_line
 
@@ -28,6 +30,7 @@ def test_json_has_rows_and_what_repeats_them(gavel: Gavel) -> None:
     assert document["rows"][3]["published"] is None  # not printed in the paper
     parameters = document["parameters"]
     assert (parameters["window"], parameters["seeds"], parameters["full"]) == ([2, 4], 1, False)
+    assert (parameters["version"], parameters["sha256"]) == (__version__, {})
 
 
 def test_figures_are_drawn(gavel: Gavel, tmp_path: Path) -> None:
@@ -63,6 +66,8 @@ def test_strategies_place_tasks_and_their_course_is_drawn(gavel: Gavel, tmp_path
     )
 
     assert answer.code == 0, answer.err
+    hashes = json.loads(answer.out)["parameters"]["sha256"]
+    assert hashes == {path.name: sha256(path.read_bytes()).hexdigest() for path in (nodes, pods)}
     found = {row["strategy"]: row for row in json.loads(answer.out)["strategies"]}
     assert set(found) == {"random", "first_fit", "best_fit", "fgd"}
     assert all(0.5 < row["allocated"] <= 1 and row["published"] is None for row in found.values())
@@ -78,12 +83,14 @@ def test_shockwaves_baselines_run_on_a_trace_with_batch_sizes(gavel: Gavel, tmp_
     table.write_text(json.dumps({"v100": rates}))
     files = ("--trace", str(trace), "--throughputs", str(table))
 
+    hashes = {path.name: sha256(path.read_bytes()).hexdigest() for path in (trace, table)}
     answer = gavel("reproduce", "shockwave", *files, "-o", "json")
     trace.write_text(gavel_line(scale_factor="1\tstatic", **mode))
     refused = gavel("reproduce", "shockwave", *files)
 
     assert answer.code == 0, answer.err
     makespan_s = [row["ours"] for row in json.loads(answer.out)["rows"] if row["quantity"] == "makespan s"]
+    assert json.loads(answer.out)["parameters"]["sha256"] == hashes
     assert len(makespan_s) == 10
     assert all(1492 * 13 / 10 <= found <= 1492 * 13 / 10 + 200 for found in makespan_s)
     assert refused.code == 2

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
+from gavelpy import __version__
 from tests.cli.commands import TRACE, Gavel
 
 
@@ -38,6 +40,8 @@ def test_a_change_has_a_difference_an_interval_and_a_sentence(gavel: Gavel, jour
     assert found["differences"]["avg_jct_s"]["mean"] > 0
     assert found["answer"].startswith("With -1 v100, jobs would have completed in")
     assert found["answer"] in report.read_text(encoding="utf-8")
+    assert found["journal_sha256"] == sha256(Path(journal).read_bytes()).hexdigest()
+    assert (found["gavelpy"], found["seeds"]) == (__version__, 2)
 
 
 def test_tables_of_a_change_name_the_most_affected_jobs(gavel: Gavel, journal: str) -> None:
@@ -96,4 +100,6 @@ def test_forecasts_of_a_journal_are_scored(gavel: Gavel, journal: str) -> None:
 
     assert answer.code == table.code == 0
     assert answer.json["all"]["without_interval"] > 0
+    assert answer.json["journal_sha256"] == sha256(Path(journal).read_bytes()).hexdigest()
+    assert answer.json["journal_events"] > 0
     assert "Intervals are to contain 80% of outcomes." in table.out

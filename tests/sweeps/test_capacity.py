@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,9 @@ def test_command_answers_for_a_trace(gavel: Gavel) -> None:
     assert "The cluster sustains" in table.out
     assert found["state"] == "found"
     assert found["points"][0]["is_met"]
+    assert found["parameters"]["sha256"] == {"trace": sha256(Path(trace).read_bytes()).hexdigest()}
+    assert found["parameters"]["trace_provenance"]["format"] == "csv"
+    assert found["parameters"]["seeds"] == [0, 1]
     assert gavel(*command, "--target", "x").code == 2
     assert gavel(*command[:-4], "--policy", "fifo,las", "--target", "average_jct_h<=2").code == 2
     assert gavel(*command, "--target", "average_jct_h<=2", "--rates", "5:1").err.startswith(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pandas as pd
 import pytest
 
 from gavelpy.sweeps.grid import grid_of
 from tests.cli.commands import Gavel
 from tests.conftest import PROJECT
+from tests.traces.histories import PHILLY
 
 pytest.importorskip("pyarrow")
 
@@ -41,6 +44,20 @@ def test_json_has_rows_and_means(gavel: Gavel) -> None:
     assert mean["mean"] == pytest.approx((first["avg_jct_s"] + second["avg_jct_s"]) / 2)
     assert mean["low"] == min(first["avg_jct_s"], second["avg_jct_s"])
     assert {"error", "version", "key", "marginal_value_v100"} - set(first) == {"marginal_value_v100"}, "fifo has none"
+
+
+def test_rows_state_the_source_of_a_trace_and_the_rule_of_its_durations(gavel: Gavel) -> None:
+    gavel.file("philly.csv", PHILLY)
+    file = gavel.file("load.toml", 'trace = "philly.csv"\ncluster = "v100:8"\nseed = [0, 7]\n')
+
+    rows = gavel("sweep", file, "--jobs", "1", "-o", "json").json["rows"]
+
+    found = [json.loads(row["trace_provenance"]) for row in rows]
+    assert [(one["format"], one["durations"], one["seed"]) for one in found] == [
+        ("philly", "table", 0),
+        ("philly", "table", 7),
+    ]
+    assert all(one["sha256"] == row["trace_sha256"] for one, row in zip(found, rows, strict=True))
 
 
 def test_failed_cells_exit_with_1_and_name_the_error(gavel: Gavel) -> None:

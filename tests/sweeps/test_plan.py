@@ -107,6 +107,8 @@ def test_command_shows_the_search_the_answer_and_alternatives(gavel: Gavel) -> N
     assert set(found["best"]["gpus"]) <= {"v100", "k80"}
     assert len(found["best"]["values"]) == 2
     assert found["path"][0]["step"] == "start"
+    assert found["parameters"]["options"] == {"gpus_per_node": 1, "trace": "t.csv"}
+    assert list(found["parameters"]["sha256"]) == ["trace"]
     assert gavel(*command, "--gpu-types", "v100,zz").err.startswith("error: --prices must have a price > 0 for zz")
 
 

@@ -77,6 +77,8 @@ class ForecastScores:
     journal: str
     target: float  # coverage
     forecasts: Sequence[ScoredForecast]
+    journal_sha256: str = ""
+    journal_events: int = 0
 
     @property
     def all(self) -> Score:
@@ -99,7 +101,8 @@ class ForecastScores:
     def to_json(self) -> dict[str, Any]:
         """The documented object."""
         kinds = {what: one.to_json() for what, one in self.by_kind.items()}
-        return {"journal": self.journal, "target": self.target, "all": self.all.to_json(), **kinds}
+        source = {name: getattr(self, name) for name in ("journal", "journal_sha256", "journal_events")}
+        return {**source, "target": self.target, "all": self.all.to_json(), **kinds}
 
     def _score(self, forecasts: Sequence[ScoredForecast]) -> Score:
         ended = [one for one in forecasts if not math.isnan(one.happened_s)]
@@ -150,7 +153,7 @@ def score_forecasts(
         ledger.apply(core, event, now_s, commands)
         in_force = event if isinstance(event, PolicyChanged) else in_force
     scorer.look(ledger, last_s)
-    return ForecastScores(recording.name, coverage, scorer.made)
+    return ForecastScores(recording.name, coverage, scorer.made, recording.sha256, len(recording.events))
 
 
 class _Scorer:

@@ -74,6 +74,8 @@ class WhatIfAnswer:
     seeds: int
     warnings: tuple[str, ...]
     table: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # columns of `jobs`  # Any: of several types
+    journal_sha256: str = ""
+    journal_events: int = 0
 
     @cached_property
     def jobs(self) -> pd.DataFrame:
@@ -129,6 +131,8 @@ class WhatIfAnswer:
         """The documented object."""
         found: dict[str, Any] = {
             "journal": self.journal,
+            "journal_sha256": self.journal_sha256,
+            "journal_events": self.journal_events,
             "since_s": self.start_s,
             "until_s": self.end_s,
             "recorded": self.recorded.to_json(),
@@ -228,6 +232,7 @@ def _compared(work: Work, change: Change, runs: Sequence[Sequence[Replayed]]) ->
         differences, paired_over_jobs(before[both], after[both], relative=True), len(runs) - 1,
         tuple(_warnings(work, runs, recorded.ended, first.ended)),
         _job_table(work, recorded, before, after, both),
+        observed.recording.sha256, len(observed.recording.events),
     )  # fmt: skip
 
 
