@@ -139,7 +139,7 @@ def forward(
     """
     pairs = [_ports(text) for text in ports]
     with c.connected(scheduler, token_file, timeout) as client:
-        found = client.job(job).job
+        found = _status(client, job)
         listeners = [(_listener(local), remote) for local, remote in pairs]
         if output is Output.JSON:
             rows = [{"local": _port_of(listener), "remote": remote} for listener, remote in listeners]
@@ -181,7 +181,7 @@ def _session(client: Client, job: str) -> int:
                     return code if code >= 0 else 128 - code
                 runs = _runs(client, job)
             if not runs:
-                found = client.job(job).job
+                found = _status(client, job)
                 sys.stderr.write(f"\r\njob {found.job} is over: {found.detail}\r\n")
                 return FAILED
             time.sleep(_ATTACH_AGAIN_S)
@@ -196,7 +196,7 @@ def _wait_until_it_runs(client: Client, job: str) -> None:
     before = signal.signal(signal.SIGINT, lambda *_: interrupted.set())  # within a call an exception can be lost
     try:
         while not interrupted.wait(_STATUS_EVERY_S / 5):
-            found = client.job(job).job
+            found = _status(client, job)
             if found.state == client_pb2.JOB_STATE_RUNNING or is_over(found):
                 return
             if found.reason and found.reason_kind != shown:
@@ -211,9 +211,15 @@ def _runs(client: Client, job: str) -> bool:
     from gavelpy.runtime.client.connection import is_over
 
     try:
-        return not is_over(client.job(job).job)
+        return not is_over(_status(client, job))
     except SchedulerUnreachable:
         return True
+
+
+def _status(client: Client, job: str) -> client_pb2.Job:
+    """The state of a job, without the forecast that its explanation would take."""
+    (found,) = client.wait([job], wait_s=0.0).jobs
+    return found
 
 
 def _attached(client: Client, job: str, keys: queue.SimpleQueue[bytes | None]) -> int | None:

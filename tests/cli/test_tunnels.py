@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from gavelpy.runtime.local_cluster import LocalCluster, LocalNode, processes_below, wait_until
+from gavelpy.runtime.local_cluster import SCHEDULER, LocalCluster, LocalNode, processes_below, wait_until
 from gavelpy.runtime.security.tokens import Role, TokenFile
 from tests.cli.commands import Gavel
 from tests.cli.test_cluster import FAST
@@ -184,7 +184,17 @@ def test_command_that_ends_at_once_shows_its_output_and_exit_code(cli: Gavel) ->
     assert (done.returncode, b"short" in done.stdout) == (6, True), done.stderr
 
 
-def test_ctrl_c_while_waiting_cancels_the_job(cli: Gavel) -> None:
+def workers(cluster: LocalCluster) -> int:
+    """Number of the scheduler's worker processes: one solves, and a second one starts with the first forecast."""
+    scheduler, found = str(cluster.processes[SCHEDULER].pid), 0
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just ended
+            parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
+            found += parent == scheduler and b"spawn_main" in (process / "cmdline").read_bytes()
+    return found
+
+
+def test_ctrl_c_while_waiting_cancels_the_job(cli: Gavel, cluster: LocalCluster) -> None:
     blocker = cli("submit", "--name", "blocker", "--steps", "1e6", "--rate", "v100:1", "--", "sleep", "600")
     assert blocker.code == 0, blocker.err
     wait_until(lambda: job_named(cli, "blocker")["state"] == "running", "the only GPU is in use")
@@ -196,6 +206,7 @@ def test_ctrl_c_while_waiting_cancels_the_job(cli: Gavel) -> None:
     assert code == 130, shown.text
     assert job_named(cli, "late")["state"] == "cancelled"
     assert cli("cancel", "blocker").code == 0
+    assert workers(cluster) == 1  # a forecast at each look would cost more than the session
 
 
 def test_session_survives_a_killed_client_for_a_while_and_another_users_attach_is_refused(
