@@ -50,8 +50,9 @@ def submit(cluster: LocalCluster, script: str) -> int:
 
 
 def job_of(cluster: LocalCluster, job: int) -> pb.Job:
+    """Its state; GetJob would compute a forecast at each look."""
     with cluster.client() as client:
-        return client.GetJob(pb.GetJobRequest(job=str(job)), timeout=CALL_S).job
+        return client.WaitJobs(pb.WaitJobsRequest(jobs=[str(job)]), timeout=CALL_S).jobs[0]
 
 
 def until_state(cluster: LocalCluster, job: int, state: pb.JobState.ValueType) -> None:
