@@ -12,7 +12,6 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.stats import spearmanr
 
 from benchmarks.estimation_runs import PROFILED_S, compared
 from benchmarks.packing_quality import packing_kept
@@ -60,6 +59,8 @@ def run(options: Sequence[str] = ()) -> None:
 
 
 def _prior(table: ThroughputTable) -> None:
+    from scipy.stats import spearmanr  # here: tests import this module, and scipy.stats takes long
+
     plain = Roofline(job_types(), gpu_specs())
     ran = table.rate_steps_per_s > 0
     print(f"prior, {int(ran.sum())} measured rates that were held out" + " " * 12 + "Spearman  median error  p90")

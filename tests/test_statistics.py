@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from gavelpy.errors import InvalidInput
 from gavelpy.statistics import mean_interval, paired_difference, paired_over_jobs, paired_ratio, percentiles, resampled
@@ -19,6 +18,8 @@ def test_interval_of_few_values_is_that_of_all_resamples() -> None:
 
 
 def test_resampled_means_agree_with_scipys_bootstrap() -> None:
+    from scipy import stats  # here, so that only the process of this test loads it
+
     values = np.random.default_rng(1).exponential(10.0, 12)
 
     ours = np.quantile(resampled(values[:, None])[:, 0], [0.025, 0.975])

@@ -42,9 +42,10 @@ def read(path: Path) -> str:
 def violations(path: Path) -> dict[Rule, list[str]]:
     """What a file violates of each rule. One file at a time, because the trees of all files are too many to keep.
 
-    It finds the names of the file, too, as long as there is a tree.
+    It finds the names of a file of the package, too, as long as there is a tree.
     """
-    names(path)
+    if path in RULES[rules.managers]:
+        names(path)
     return {rule: rule(read(path)) for rule, paths in RULES.items() if path in paths}
 
 

@@ -21,6 +21,7 @@ from gavelpy.model.arrays import Ints
 from gavelpy.runtime.daemon.leases.lease import Lease
 from gavelpy.runtime.daemon.leases.table import LeaseTable
 from gavelpy.runtime.daemon.nodes.quorum_views import QuorumViews
+from tests.conftest import first_fast
 from tests.mechanism.faults.troubles import Hostility
 from tests.mechanism.faults.world import JOBS, World
 from tests.mechanism.test_priority_order import random_classes
@@ -34,7 +35,7 @@ HANG_S = 60.0
 LONG = (2_000, 4_000)  # steps of a job
 
 
-@pytest.mark.parametrize("seed", SEEDS[:2])  # the slow tests run 1,000 more episodes, with 1,000,000 faults
+@pytest.mark.parametrize("seed", first_fast(SEEDS[:2], 1))  # test_faults_long.py has 1,000,000 faults more
 def test_everything_breaks_and_every_job_finishes_once(seed: int) -> None:
     episode = World(seed, FAULTS).run()
 
@@ -42,14 +43,14 @@ def test_everything_breaks_and_every_job_finishes_once(seed: int) -> None:
     assert episode.finished > 0
 
 
-@pytest.mark.parametrize("seed", [100, 101])
+@pytest.mark.parametrize("seed", first_fast([100, 101], 1))
 def test_every_job_finishes_once_where_jobs_that_never_saved_keep_their_gpus(seed: int) -> None:
     episode = World(seed, FAULTS // 2, keep_unsaved=True).run()
 
     assert episode.finished > 0
 
 
-@pytest.mark.parametrize("seed", [200, 201])
+@pytest.mark.parametrize("seed", first_fast([201, 200], 1))  # without and with keep_unsaved
 def test_every_job_finishes_once_where_classes_preempt_each_other(seed: int) -> None:
     classes = random_classes(Random(seed))
 
@@ -58,7 +59,7 @@ def test_every_job_finishes_once_where_classes_preempt_each_other(seed: int) -> 
     assert episode.finished > 0
 
 
-@pytest.mark.parametrize("seed", [300, 301])
+@pytest.mark.parametrize("seed", first_fast([300, 301], 1))  # with classes and keep_unsaved, and without both
 def test_every_job_finishes_once_or_reaches_its_limit_where_nodes_are_reserved(seed: int) -> None:
     classes = random_classes(Random(seed)) if seed % 3 == 0 else ()
 

@@ -108,9 +108,16 @@ def test_each_declared_input_changes_some_answer(name: str) -> None:
         assert any(differs), f"{given.in_words} changes nothing"
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-@pytest.mark.parametrize("seed", SEEDS[:2])
-def test_inputs_that_are_not_declared_change_nothing(name: str, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "name"),
+    [
+        # The second problem has gangs and GPUs held, too; `strategy_proof` solves one for each job and each input.
+        pytest.param(seed, name, marks=[pytest.mark.slow] * (name == "strategy_proof" and seed == 0))
+        for seed in SEEDS[:2]
+        for name in VARIANTS
+    ],
+)
+def test_inputs_that_are_not_declared_change_nothing(seed: int, name: str) -> None:
     policy, problem = policy_from(name), random_problem(seed)
 
     check_unused_inputs(policy, problem)

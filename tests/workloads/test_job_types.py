@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import spearmanr
 
 from gavelpy.errors import InvalidInput
 from gavelpy.estimator.roofline import Roofline
@@ -50,6 +49,8 @@ def test_the_largest_language_model_fits_large_gpus_only() -> None:
 
 @pytest.mark.reference
 def test_the_roofline_ranks_and_predicts_the_measured_table_as_the_readme_says(reference_directory: Path) -> None:
+    from scipy.stats import spearmanr  # here, so that only the process of this test loads it
+
     table = read_throughputs(reference_directory / "data" / "gavel" / "simulation_throughputs.json")
 
     found = np.exp(Roofline(JOBS, GPUS).calibrated(table).log_rate(table.keys, table.gpu_types))
