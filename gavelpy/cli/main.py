@@ -49,10 +49,20 @@ def _run(given: list[str]) -> int:
     from gavelpy.cli.commands import app
     from gavelpy.cli.output import INTERRUPTED, OK
 
+    if sys.stderr.isatty():
+        from gavelpy.solve.compiling import on_first_compilation
+
+        on_first_compilation(_announce_compilation)
     code = app(args=given, prog_name="gavel", standalone_mode=False)
     if code == INTERRUPTED:  # typer has caught the signal
         raise KeyboardInterrupt
     return code if isinstance(code, int) else OK
+
+
+def _announce_compilation(is_stored: bool) -> None:
+    once = "once for this installation" if is_stored else "in each process, because NUMBA_CACHE_DIR cannot be written"
+    sys.stderr.write(f"note: compiling kernels, {once}; this takes up to half a minute\n")
+    sys.stderr.flush()
 
 
 def _reported() -> tuple[type[BaseException], ...]:

@@ -8,6 +8,7 @@ Modules:
     certificate         repairs a solver's shares, proves how good they are; the even split as last resort
     solver              warm state of a caller; linear programs by HiGHS
     compiled            numba's compiler, for the kernels of prices/ and interior/
+    compiling           announces the first compilation of a process
     small_programs      small linear programs and branch and bound by HiGHS
     linear              max-min and max-sum objectives as linear programs
     feasible_floors     the largest set of rate floors that is feasible together

@@ -22,8 +22,11 @@ from pathlib import Path
 from typing import IO, Any
 
 import numba
+from numba.core import event
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.types.misc import unliteral
+
+from gavelpy.solve.compiling import compilation_started
 
 try:
     import fcntl
@@ -45,6 +48,20 @@ except RuntimeError:
     STORES = False
 else:
     STORES = True
+
+
+class _Compilations(event.Listener):  # type: ignore[misc]  # numba has no types
+    """numba calls it where it compiles, and not where it loads what was stored."""
+
+    def on_start(self, event: Any) -> None:  # Any: numba has no types
+        if str(event.data["dispatcher"].py_func.__module__).startswith("gavelpy."):
+            compilation_started(is_stored=STORES)
+
+    def on_end(self, event: Any) -> None:
+        pass
+
+
+event.register("numba:compile", _Compilations())
 
 
 def njit(**options: Any) -> Any:  # Any: numba has no types

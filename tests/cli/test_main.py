@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import shlex
 import signal
 import subprocess
@@ -215,6 +216,26 @@ def test_characters_that_the_terminal_lacks_are_no_disaster() -> None:
 
     assert finished.returncode == 0
     assert finished.stderr == ""
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_compilation_is_announced_on_a_terminal_only(is_stored: bool) -> None:
+    program = (
+        "import sys; from gavelpy.cli import main, commands; from gavelpy.solve.compiling import compilation_started\n"
+        f"def app(**_): compilation_started(is_stored={is_stored}); compilation_started(is_stored={is_stored})\n"
+        "commands.app = app; sys.exit(main.main([]))"
+    )
+    terminal, inner = pty.openpty()
+
+    shown = subprocess.run([sys.executable, "-c", program], stderr=inner, check=False)
+    hidden = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, check=False)
+
+    message = os.read(terminal, 4_096).decode()
+    os.close(terminal)
+    os.close(inner)
+    assert (shown.returncode, hidden.returncode, hidden.stderr) == (0, 0, b"")
+    assert message.count("\n") == 1
+    assert message.startswith("note: compiling kernels, once for" if is_stored else "note: compiling kernels, in each")
 
 
 def test_completion_offers_the_policies() -> None:

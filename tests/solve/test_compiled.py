@@ -46,6 +46,36 @@ def test_process_without_a_writable_place_compiles_for_itself(tmp_path: Path) ->
     assert _printed(PROGRAM, tmp_path, **nowhere).split() == ["42", "False"]
 
 
+def test_first_compilation_of_a_kernel_is_announced_once_and_code_of_others_is_not(tmp_path: Path) -> None:
+    program = """
+from gavelpy.solve.compiled import njit
+from gavelpy.solve.compiling import on_first_compilation
+
+on_first_compilation(lambda is_stored: print("announced", is_stored))
+
+def made(module, by):
+    def times(x):
+        return by * x
+    times.__module__ = module
+    return njit()(times)
+
+print(made("other", 2)(21))
+print(made("gavelpy.example", 3)(14), made("gavelpy.another", 4)(10))
+"""
+
+    assert _printed(program, tmp_path).splitlines() == ["42", "announced True", "42 40"]
+
+
+def test_kernel_that_was_stored_is_not_announced(tmp_path: Path) -> None:
+    program = PROGRAM.replace("@njit", "from gavelpy.solve.compiling import on_first_compilation\n@njit").replace(
+        "print(twice", "twice.py_func.__module__ = 'gavelpy.solve.compiling'\non_first_compilation(print)\nprint(twice"
+    )
+
+    first, second = (_printed(program, tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache")) for _ in range(2))
+
+    assert (first, second) == ("True\n42 True\n", "42 True\n")
+
+
 TOGETHER = """
 import sys
 from gavelpy.solve.compiled import STORES, njit
