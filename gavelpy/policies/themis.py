@@ -18,7 +18,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import AGAIN_MIN_S, Allocation
 from gavelpy.model.arrays import Ints
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import ProblemInput, ruled
+from gavelpy.policies.base import ProblemInput, flag, ruled
 from gavelpy.policies.in_order import places
 from gavelpy.policies.memory import as_memory
 from gavelpy.policies.partial_allocation import Bids, partial_allocation
@@ -48,6 +48,11 @@ class Themis:
     one, the highest ρ_j first (in the paper: at random), for `lease_s`. If too few GPUs are free for all that may bid,
     those with the highest ρ_j bid for which there is room together, at most 64. Leases end at the end of a round.
 
+    Leases end one by one, so a large gang may wait long until enough GPUs are free at once. With `reserve` (not in the
+    paper, where an app can start on fewer GPUs), new leases last at most until enough leases have ended for the first
+    app that may bid and has no room, if it is served first then. It is the same length for all bidders of an auction,
+    and depends on no bid.
+
     >>> from gavelpy.model.problem import Size
     >>> p = AllocationProblem.of("ab", ["v100"], [2], [[1.0], [1.0]], steps_remaining=600.0)
     >>> p = p.with_sizes({"a": [Size(2, efficiency=0.75)], "b": [Size(2, efficiency=1.0)]})
@@ -58,6 +63,7 @@ class Themis:
 
     filtered: float = 0.8
     lease_s: float = 1200.0
+    reserve: bool = False
 
     name: ClassVar[str] = "themis"
     summary: ClassVar[str] = "Auction GPUs at the ends of leases among the jobs with the worst finish-time ratios."
@@ -74,6 +80,7 @@ class Themis:
             raise InvalidInput(f"filtered must be in [0, 1), got {self.filtered!r}")
         if not AGAIN_MIN_S <= self.lease_s < math.inf:
             raise InvalidInput(f"lease_s must be finite and at least {AGAIN_MIN_S:g}, got {self.lease_s!r}")
+        object.__setattr__(self, "reserve", flag("reserve", self.reserve))
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:  # noqa: ARG002 the protocol's
         """Shares of 0 and 1, the next round, and when the next lease ends."""
@@ -83,11 +90,14 @@ class Themis:
         bidders = [app for app, jobs in enumerate(market.apps.members) if not waits.isdisjoint(jobs)]
         bidders.sort(key=lambda app: (-market.apps.ratio[app], market.apps.members[app][0]))
         waiting = {app: market.in_turn([job for job in market.apps.members[app] if job in waits]) for app in bidders}
-        visible = bidders[: math.ceil((1 - self.filtered) * len(bidders) - 1e-9)]
-        market.auction(market.that_fit_together(visible[:BIDDERS_MAX], waiting), waiting, self.lease_s)
+        visible = bidders[: math.ceil((1 - self.filtered) * len(bidders) - 1e-9)][:BIDDERS_MAX]
+        fitting = market.that_fit_together(visible, waiting)
+        blocked = next((app for app in visible if app not in fitting), None) if self.reserve else None
+        lease_s = self.lease_s if blocked is None else min(self.lease_s, market.room_in_s(waiting[blocked]))
+        market.auction(fitting, waiting, lease_s)
         in_order = [job for app in bidders for job in waiting[app]]
         for job in in_order:
-            market.give_leftover(job, self.lease_s)
+            market.give_leftover(job, lease_s)
         return market.answer(in_order)
 
 
@@ -138,6 +148,21 @@ class _Market:
                 left[self.gpu_type[best]] -= self.units[best]
                 found.append(app)
         return found
+
+    def room_in_s(self, waiting: list[int]) -> float:
+        """Seconds until so many leases have ended that one of these jobs has room on a type; infinite if never."""
+        own = np.concatenate([self.of_job(job) for job in waiting])
+        found = math.inf
+        for kind in np.unique(self.gpu_type[own]).tolist():
+            needed, room = int(self.units[own[self.gpu_type[own] == kind]].min()), int(self.free[kind])
+            held = [(job, place, end) for job, (place, end) in self.leases.items() if self.gpu_type[place] == kind]
+            left = sorted((end - float(self._problem.age_s[job]), int(self.units[place])) for job, place, end in held)
+            for left_s, units in [(0.0, 0), *left]:
+                room += units
+                if room >= needed:
+                    found = min(found, left_s)
+                    break
+        return max(found, AGAIN_MIN_S)
 
     def auction(self, bidders: list[int], waiting: Mapping[int, list[int]], lease_s: float) -> None:
         """Gives leases to the bidders, reduced by their hidden payments."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gavelpy.model.arrays import Floats
     from gavelpy.model.cluster import Cluster
     from gavelpy.model.job import Trace
+    from gavelpy.model.throughput import ThroughputTable
     from gavelpy.policies.base import Policy
     from gavelpy.reproduction.published import FigureSize
     from gavelpy.simulator.metrics import SimulationResult
@@ -49,16 +50,21 @@ def simulated(
     settings: SimulationSettings,
     size: FigureSize,
     part: str = "",
+    throughputs: ThroughputTable | None = None,
 ) -> dict[str, SimulationResult]:
-    """The result of each policy by label, on the same trace. `part`: what of a figure this is, for the progress."""
+    """The result of each policy by label, on the same trace.
+
+    `part`: what of a figure this is, for the progress. `throughputs`: the true rates; None = those of the jobs.
+    """
     progress = size.progress_of(part) if part else size.progress
     found: dict[str, SimulationResult] = {}
     for label, given in policies.items():
         policy = policy_from(given) if isinstance(given, str) else given
         mechanism = settings.for_policy(policy).mechanism
         policy = planned_over_rounds(policy, mechanism.round_s, settings.costs.turn_s, mechanism.move_lag_s)
-        run = Simulation(trace, cluster, Engine(policy), settings, label=label, progress=progress)
-        found[label] = run.run()
+        found[label] = Simulation(
+            trace, cluster, Engine(policy), settings, label=label, progress=progress, throughputs=throughputs
+        ).run()
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from dataclasses import replace
 
@@ -161,13 +162,42 @@ def test_hidden_payments_shorten_leases() -> None:
     assert Themis(filtered=0.0).allocate(problem).memory == b'{"a":[0,1000,600.0],"b":[0,1000,800.0]}'
 
 
+def with_a_waiting_gang() -> AllocationProblem:
+    """a and b hold GPUs for another 300 and 500 s, gang wants 4 of the 4 and has the worst ratio, and d waits."""
+    problem = AllocationProblem.of(
+        ["a", "b", "gang", "d"], ["v100"], [4], np.ones((4, 1)), steps_remaining=1e4, age_s=[100.0, 100.0, 9e5, 0.0],
+        gpus=[1, 1, 4, 1],
+    )  # fmt: skip
+    return replace(problem, memory=b'{"a":[0,1000,400.0],"b":[0,1000,600.0]}')
+
+
+@pytest.mark.parametrize(("reserves", "end"), [(False, 1200.0), (True, 500.0)])
+def test_with_reserve_new_leases_end_when_a_waiting_gang_has_room(reserves: bool, end: float) -> None:
+    answer = Themis(reserve=reserves).allocate(with_a_waiting_gang())
+
+    assert leased(answer.share) == [True, True, False, True]
+    assert json.loads(answer.memory)["d"] == [0, 1000, end]
+
+
+def test_with_reserve_a_lease_is_as_usual_if_no_job_that_may_bid_lacks_room() -> None:
+    problem = replace(with_a_waiting_gang(), age_s=np.array([100.0, 100.0, 0.0, 9e5]))
+
+    answer = Themis(reserve=True).allocate(problem)
+
+    assert json.loads(answer.memory)["d"] == [0, 1000, 9e5 + 1200.0]  # d bids, with the worst ratio
+
+
 @pytest.mark.parametrize(
     ("parameters", "message"),
-    [({"filtered": 1.0}, "filtered must be in"), ({"lease_s": 0.0}, "lease_s must be finite and at least 1")],
+    [
+        ({"filtered": 1.0}, "filtered must be in"),
+        ({"lease_s": 0.0}, "lease_s must be finite and at least 1"),
+        ({"reserve": 2.0}, "reserve must be true"),
+    ],
 )
 def test_refuses_parameters(parameters: dict[str, float], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        Themis(**parameters)
+        Themis(**parameters)  # type: ignore[arg-type]  # a number for a Boolean is refused
 
 
 def test_simulates_a_trace() -> None:
