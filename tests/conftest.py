@@ -44,6 +44,17 @@ def pytest_make_collect_report(
     return report
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, Any, Any]:
+    """Leaves out slow parameters, which `make test` would deselect: almost half of all tests, in each process."""
+    result = yield
+    if metafunc.config.option.markexpr == "not slow":
+        calls = metafunc._calls  # pytest has no other way
+        # Without any of them, pytest would run the function without parameters.
+        calls[:] = [call for call in calls if all(mark.name != "slow" for mark in call.marks)] or calls
+    return result
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sorts the tests by file: all processes of a parallel run must have the same order.
@@ -65,6 +76,11 @@ settings.load_profile("fixed")
 def costly(times: int) -> settings:
     """Settings for an example that takes this many times as long as others: fewer of them in either profile."""
     return settings(max_examples=settings().max_examples // times)
+
+
+def thorough(times: int) -> settings:
+    """Settings for cheap examples of much variety: this many times as many of them in either profile."""
+    return settings(max_examples=settings().max_examples * times)
 
 
 def every_third_fast(cases: Sequence[Any], names: Sequence[str]) -> list[Any]:

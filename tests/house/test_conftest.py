@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
-from tests.conftest import PROJECT, locate_reference
+from tests.conftest import PROJECT, locate_reference, pytest_generate_tests
 
 
 def test_reference_data_are_found_where_the_environment_says(tmp_path: Path) -> None:
@@ -40,6 +42,26 @@ def test_processes_of_a_parallel_run_have_the_tests_in_the_same_order(request: p
     files = [item.path.parts for item in request.session.items]
 
     assert files == sorted(files)
+
+
+@pytest.mark.parametrize(
+    ("markexpr", "marks", "left"),
+    [
+        ("not slow", [["slow"], [], ["reference"]], [1, 2]),
+        ("not slow", [["slow"], ["reference", "slow"]], [0, 1]),  # pytest deselects them; none would be no parameters
+        ("slow", [["slow"], []], [0, 1]),
+        ("", [["slow"], []], [0, 1]),
+    ],
+)
+def test_slow_parameters_are_left_out_where_they_would_be_deselected(
+    markexpr: str, marks: list[list[str]], left: list[int]
+) -> None:
+    calls = [SimpleNamespace(marks=[getattr(pytest.mark, name).mark for name in names]) for names in marks]
+    metafunc: Any = SimpleNamespace(config=SimpleNamespace(option=SimpleNamespace(markexpr=markexpr)), _calls=[*calls])
+
+    assert list(pytest_generate_tests(metafunc)) == [None]
+
+    assert metafunc._calls == [calls[number] for number in left]
 
 
 def test_garbage_of_tests_is_collected_and_collected_tests_are_not() -> None:
