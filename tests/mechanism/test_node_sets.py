@@ -9,7 +9,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gavelpy.errors import InvalidInput
@@ -22,6 +22,7 @@ from gavelpy.mechanism.priority_classes import PriorityClass
 from gavelpy.mechanism.reasons import ReasonKind, reasons
 from gavelpy.mechanism.snapshot import copied, restore, snapshot
 from gavelpy.model.job import JobSpec, NodeId
+from tests.conftest import thorough
 from tests.mechanism.builders import (
     answer,
     end,
@@ -87,7 +88,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
 
 
 @given(clusters())
-@settings(max_examples=300, deadline=None)
+@thorough(3)
 def test_a_job_is_taken_exactly_if_it_fits_with_all_taken_before(cluster: Cluster) -> None:
     free, jobs = cluster
     pool = make_pool(*(("v100", count) for count in free))
@@ -112,7 +113,7 @@ def spec_of(number: int, need: int, may_use: Sequence[bool], how: str) -> JobSpe
 
 
 @given(clusters(), st.lists(st.sampled_from(["nodes", "exclude"]), min_size=5, max_size=5), st.randoms())
-@settings(max_examples=150, deadline=None)
+@thorough(2)
 def test_no_job_runs_elsewhere_or_waits_while_its_nodes_have_room(
     cluster: Cluster, how: list[str], rng: Random
 ) -> None:
@@ -294,7 +295,7 @@ def test_job_of_a_higher_class_takes_back_the_lease_on_its_node() -> None:
 
 
 @given(clusters(), st.integers(0, 10**6), st.booleans(), st.sampled_from([0.0, 180.0]))
-@settings(max_examples=150, deadline=None)
+@thorough(2)
 def test_classes_and_protected_leases_never_place_a_job_elsewhere(
     cluster: Cluster, seed: int, keeps: bool, lease_min_s: float
 ) -> None:
