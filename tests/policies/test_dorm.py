@@ -102,7 +102,7 @@ class Brute:
         return bool((self.problem.demand[row] <= self.problem.capacity).all(axis=1).any())
 
 
-def by_small_steps(part: Floats, weight: Floats, most: Floats, steps: int = 8_000) -> list[float]:
+def by_small_steps(part: Floats, weight: Floats, most: Floats, steps: int = 3_000) -> list[float]:
     """Weighted dominant resource fairness: each job's share grows a little at a time, while its resources last."""
     unit = part / part.max(axis=1, keepdims=True)
     share, left = np.zeros(len(part)), np.ones(part.shape[1])

@@ -219,7 +219,7 @@ def test_a_scheduler_sets_slots_and_slack() -> None:
 
 def test_simulates_a_trace() -> None:
     table = published_throughputs()
-    options = GeneratorOptions(12, rate_jobs_per_h=6.0, deadlines={2.0: 1.0})
+    options = GeneratorOptions(6, rate_jobs_per_h=6.0, deadlines={2.0: 1.0})
     trace = generate(options, table, np.random.default_rng(0))
     found = compare(trace, Cluster.parse("v100:4,k80:4"), [PolicyRun("elasticflow")], throughputs=table)["elasticflow"]
 

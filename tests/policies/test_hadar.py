@@ -134,7 +134,7 @@ def test_a_scheduler_sets_the_quantum() -> None:
 
 def test_simulates_a_trace() -> None:
     table = published_throughputs()
-    trace = generate(GeneratorOptions(12, rate_jobs_per_h=6.0), table, np.random.default_rng(0))
+    trace = generate(GeneratorOptions(6, rate_jobs_per_h=6.0), table, np.random.default_rng(0))
     found = compare(trace, Cluster.parse("v100:4,k80:4"), [PolicyRun("hadar")], throughputs=table)["hadar"]
 
     assert found.metrics.jobs_unfinished == 0

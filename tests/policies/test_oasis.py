@@ -200,7 +200,7 @@ def test_refuses_parameters(parameters: dict[str, float], message: str) -> None:
 
 def test_simulates_a_trace_with_values() -> None:
     table = published_throughputs()
-    trace = generate(GeneratorOptions(12, rate_jobs_per_h=6.0), table, np.random.default_rng(0))
+    trace = generate(GeneratorOptions(6, rate_jobs_per_h=6.0), table, np.random.default_rng(0))
     valued = replace(
         trace, jobs=tuple(replace(one, completion_value="linear:worth=2:time_s=400000") for one in trace.jobs)
     )
