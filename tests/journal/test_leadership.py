@@ -10,6 +10,7 @@ from gavelpy.journal.database import SchedulerMember
 from gavelpy.journal.leadership import Leader, Leadership, TakeoverTimer, Turn
 from gavelpy.journal.store import open_store
 from gavelpy.runtime.local_cluster import wait_until
+from tests.conftest import first_fast
 from tests.journal.failover_world import FAILOVERS, FAULTS, LEASE_S, World
 from tests.journal.stores import cancelled
 
@@ -107,9 +108,7 @@ def test_a_standby_named_as_successor_comes_first() -> None:
 # In virtual time -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "first", [pytest.param(n, marks=[pytest.mark.slow] * (n >= 400)) for n in range(0, 1_000, 100)]
-)
+@pytest.mark.parametrize("first", first_fast(range(0, 1_000, 100), 2))
 def test_in_virtual_time_no_job_is_lost_and_none_runs_twice(first: int) -> None:
     for seed in range(first, first + 100):
         world = World(seed)
@@ -125,7 +124,7 @@ def test_in_virtual_time_no_job_is_lost_and_none_runs_twice(first: int) -> None:
         assert world.database.written_s[-1] > 55.0, f"seed {seed}: no scheduler leads in the end"
 
 
-@pytest.mark.parametrize("first", range(0, 1_000, 250))
+@pytest.mark.parametrize("first", first_fast(range(0, 1_000, 250), 2))
 def test_in_virtual_time_a_scheduler_leads_soon_after_a_fault(first: int) -> None:
     gaps_s = []
     for seed in range(first, first + 250):
