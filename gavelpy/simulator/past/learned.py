@@ -184,6 +184,7 @@ class LeaseTurn(NamedTuple):
     saved_s: float = math.nan  # from the revocation to the report of the last checkpoint
     missed_s: Floats = NO_FLOATS  # from its begin to the times when others reported, and it did not
     loses: bool = False  # its steps, as it was stopped without a checkpoint
+    made: float = math.nan  # steps, if it was stopped with a checkpoint
 
 
 def turn_of(lease: ObservedLease, rate: float, lag_s: float) -> LeaseTurn:
@@ -215,6 +216,7 @@ def turn_of(lease: ObservedLease, rate: float, lag_s: float) -> LeaseTurn:
         lease.gpu_type, lease.gpus, _track(lease, start_s, lag_s), lease.heard_s - lease.ready_s,
         lease.saved_s - lease.revoked_s if stopped else math.nan, np.array(lease.missed_s) - lease.ready_s,
         stopped and bool(lease.readings) and lease.steps_end <= lease.steps_before,
+        lease.steps_end - lease.steps_before if stopped and lease.steps_end > lease.steps_before else math.nan,
     )  # fmt: skip
 
 

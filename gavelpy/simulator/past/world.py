@@ -210,10 +210,11 @@ class PastCluster(VirtualCluster):
         last = running[[self._is_last(row, now_s) for row in running.tolist()]] if len(running) else running
         self._last.update(self.lease[last].tolist())
         self.counted_s[running] -= self._lag_s
-        for row in running.tolist():
-            made = self._recorded(row, now_s + self._lag_s - float(self.start_s[row]), late_s=self._lag_s)
+        for row in rows.tolist():
+            made = self._made(row, now_s)
             if made is not None and self.rate[row] > 0:
                 self.counted_s[row] = now_s - made / self.rate[row]
+                self.began_s[row] = min(self.began_s[row], self.counted_s[row])
         saving, losing = self._saving(rows, now_s), rows[[self._loses(row, now_s) for row in rows.tolist()]]
         self.saves[losing], self.saves[last] = False, True
         super()._stop(rows, leases, now_s)
@@ -221,6 +222,18 @@ class PastCluster(VirtualCluster):
         for k, saved_s in saving:
             one = slice(k, k + 1)
             self._timeline.push(now_s + saved_s, Saved(rows[one], leases[one], self.steps_saved[rows[one]]))
+
+    def _made(self, row: int, now_s: float) -> float | None:
+        """Steps that a lease which is revoked now has made at its end, if the one that it repeats shows them.
+
+        A program that was starting may make its first ones after that.
+        """
+        turn = self._repeated(row)
+        if turn is not None and self._is_as_recorded(row, now_s) and not math.isnan(turn.made):
+            return turn.made
+        if not self.began_s[row] < now_s:
+            return None
+        return self._recorded(row, now_s + self._lag_s - float(self.start_s[row]), late_s=self._lag_s)
 
     def _loses(self, row: int, now_s: float) -> bool:
         """Whether a job is stopped without a checkpoint, as in the journal."""

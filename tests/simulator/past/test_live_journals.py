@@ -53,6 +53,7 @@ def test_an_unchanged_replay_repeats_each_lease_of_a_live_run(policy: str, tmp_p
     [
         "busy_max_min_fairness_13",  # a job finishes after its lease was revoked, while its next lease is granted
         "busy_max_min_fairness_14",  # a job finishes while the end of the round is overdue
+        "busy_max_min_fairness_41",  # a program makes its first step after its lease was revoked
         "busy_finish_time_fairness_12",  # leases end seconds after they were revoked, before their first steps
         "busy_finish_time_fairness_31",  # late answers of nodes, reports of no step, late ends, a checkpoint that fails
         "finish_time_fairness_23",  # a job reports before its first step
