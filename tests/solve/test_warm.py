@@ -109,6 +109,50 @@ def bytes_of(allocation: Allocation) -> tuple[bytes, bytes, float, float]:
     return allocation.share.tobytes(), allocation.shadow_prices.tobytes(), c.objective, c.bound
 
 
+def after_changes(seed: int, goals: Sequence[str]) -> list[int]:
+    """Which answers with one solver have other bytes than new ones, if rates, GPUs and jobs change in between."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(NUMPY_ROWS_MAX + 28, 800))
+    jobs, rows, solver, other = pool(rng, n + 2 * EVENTS, goals), list(range(n)), Solver(), []
+    for event in range(EVENTS):
+        match event and rng.choice(["rates", "GPUs", "arrivals", "departures"]):
+            case "rates":
+                some = rng.choice(len(jobs.rate), 3)
+                jobs.rate[some] *= rng.uniform(0.5, 2.0, (3, 1))
+            case "GPUs":
+                jobs.counts[rng.integers(len(jobs.counts))] += rng.integers(1, 9)
+            case "arrivals":
+                rows += [n + 2 * event, n + 2 * event + 1]
+            case "departures":
+                rows.pop(int(rng.integers(len(rows))))
+        problem, objective = jobs.at(rows)
+        if bytes_of(solve(problem, objective, solver)) != bytes_of(solve(replace(problem), objective)):
+            other.append(event)
+    return other
+
+
+@pytest.mark.parametrize("goals", [("levels",), ("finish time",), LINEAR_GOALS])
+def test_a_kept_solver_changes_no_byte_after_changes_of_rates_and_gpus(goals: Sequence[str]) -> None:
+    assert after_changes(3, goals) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("goals", [("levels",), ("finish time",), LINEAR_GOALS])
+def test_a_kept_solver_changes_no_byte_in_sequences_of_all_changes(goals: Sequence[str]) -> None:
+    assert [seed for seed in range(100, 160) if after_changes(seed, goals)] == []
+
+
+@pytest.mark.parametrize("name", ["max_min_fairness_water_filling", "finish_time_fairness"])
+def test_each_level_begins_at_its_own_last_prices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn, policy, solver = draw(700, 3, Mix.DISTINCT, load=0.6, seed=1, spare=4), policy_from(name), Solver()
+    first, *later = (drawn.problem(rows) for rows in drawn.changes(700, 4))
+    policy.allocate(first, solver)
+    expected = [bytes_of(policy.allocate(replace(problem))) for problem in later]
+    monkeypatch.delattr(highest_level, "near")  # which a search without last prices begins with
+
+    assert [bytes_of(policy.allocate(problem, solver)) for problem in later] == expected
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_kept_solver_changes_no_byte(seed: int) -> None:
     warm, cold = answers_of_events(seed)

@@ -187,7 +187,8 @@ def _narrowed(
     taken = program.taken(np.where(fixed_here, share, 0.0))
     live = residual.live & ~fixed
     share = np.where(possible[at] | ~residual.open, share, 0.0)
-    narrower = Residual(program, possible[at] & live[at[0]], live, np.maximum(residual.left - taken, 0.0), share)
+    left = np.maximum(residual.left - taken, 0.0)
+    narrower = Residual(program, possible[at] & live[at[0]], live, left, share, residual.number + 1)
     return narrower, replace(filled, share=share)
 
 

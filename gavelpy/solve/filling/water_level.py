@@ -50,6 +50,7 @@ class Residual:
     live: Bools  # (K,) classes with a target
     left: Floats  # (R T,) fraction of each resource of each type: GPUs first
     share: Floats  # (E,) of the level before, which satisfy the targets so far
+    number: int = 0  # of its level: how many were found before
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,9 +125,8 @@ def _by_prices(residual: Residual, targets: Targets, solver: Solver) -> WaterLev
     if not is_for_prices(program.problem) or len(live) < LATER_MIN:
         return None
     some, counts = _narrowed(residual), program.problem.gpu_counts
-    found = height(
-        some, counts * residual.left, _LiveTargets(targets, live), solver, f"water {len(live) < len(residual.live)}"
-    )
+    kind = f"water level {residual.number}"
+    found = height(some, counts * residual.left, _LiveTargets(targets, live), solver, kind)
     if found is None:
         solver.falls["prices"] += 1
         return None
