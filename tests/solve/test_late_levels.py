@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from benchmarks.problems import Mix, draw
 from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import policy_from
+from gavelpy.solve.filling import gaps
 from gavelpy.solve.filling.gaps import gaps_of_classes
 from gavelpy.solve.filling.rungs import polished
 from gavelpy.solve.filling.saturation import Filled, SaturatedLevel
@@ -44,6 +48,18 @@ def test_a_gap_is_no_less_than_the_room_there_is_however_large_the_multiples(roo
 
     assert gaps[0] == 0
     assert room <= gaps[1] <= room * 1.01 + 1e-14
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_multiples_that_are_not_tried_would_prove_no_less(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = draw(520, 3, Mix.DISTINCT, load=0.6, seed=seed).problem()
+    policy = policy_from("max_min_fairness_water_filling")
+    found = policy.allocate(problem).certificate
+
+    monkeypatch.setattr(gaps, "_SMALL", 0.0)
+
+    assert found == replace(policy.allocate(replace(problem)).certificate, solve_s=found.solve_s)
+    assert "x 1" not in found.path
 
 
 def test_a_gap_is_at_most_the_way_to_the_best_rate() -> None:

@@ -27,8 +27,9 @@ from gavelpy.solve.filling.saturation import Filled, by_type, worths_of
 from gavelpy.solve.filling.water_level import Proof
 from gavelpy.solve.program import Program
 
-_MULTIPLES = 10.0 ** np.arange(-1, 10)
+_MULTIPLES = 10.0 ** np.array([1, 2, 3, 4, 5, 6, 7, 8, 9, 0, -1])  # in the order in which they are tried
 _CLOSE = 1e-10  # a gap that no other multiple need lower
+_SMALL = 1e-6  # a gap that comes from rounding, if a larger multiple increases it: still larger ones do so too
 _ROUNDING = 4.0 * float(np.finfo(np.float64).eps)  # of a sum of prices: rounding of the shares
 
 
@@ -57,7 +58,8 @@ def gaps_of_classes(
         for proof in _proofs(program, rates, done.proof, before, filled.rate):
             parts, whole = _parts(proof, _excess(proof, rate, blur), rate, held, to_best)
             tried.append((float(parts.max(initial=0.0)), proof, parts, whole))
-            if tried[-1][0] <= _CLOSE:
+            least = min(tried, key=itemgetter(0))[0]
+            if least <= _CLOSE or (least <= _SMALL and tried[-1][0] > least):
                 break
         most, proof, parts, whole = min(tried, key=itemgetter(0))
         if most > GAP_MAX:
