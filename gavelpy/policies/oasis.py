@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gavelpy.errors import InvalidInput
-from gavelpy.model.allocation import MEMORY_BYTES_MAX, Allocation
+from gavelpy.model.allocation import AGAIN_MIN_S, MEMORY_BYTES_MAX, Allocation
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.completion_value import values_at
 from gavelpy.model.job import JobId
@@ -32,18 +32,21 @@ class Oasis:
     f_i      the job's value of completion (`--completion-value`), by the time from its submission to its end
     w_irs    what the schedule uses of resource r at a GPU type in slot s: in each slot one of the job's sizes, or none
     p_rs     the price,  L (U_r / L)^(used_rs / W_r);  W_r: all of it
-    U_r      max_i f_i(end at once) / least of r that i needs, the highest value of a unit
+    U_r      max_i f_i(soonest end) / least of r that i needs, the highest value of a unit
     L        min_i f_i(end in the last slot) / (4 η units_i),  η = max_i  S Σ_r W_r / units_i,  S the number of slots
     units_i  units of all resources in all slots that the job needs on its least size
 
     OASiS (Bao et al., INFOCOM '18), equations (12) and (13), algorithms 1 and 2. An admitted job keeps its schedule,
     whatever arrives later; another one is refused with a reason, for good. The best schedule is found by dynamic
-    programming over `slots` slots and `chunks` equal parts of the job's steps. U and L are those of the jobs seen so
-    far (the paper assumes them known), and U / L is at most 10^6. Workers and parameter servers of the paper are GPUs.
-    Jobs that state no value, and admitted jobs that are later than planned, use what is free in order of arrival.
+    programming over `slots` slots and up to `chunks` equal parts of the job's steps. U and L are those of the jobs seen
+    so far (the paper assumes them known), and U / L is at most 10^6. A size is the paper's number of workers: its GPUs
+    and other resources are those of the workers and of their parameter servers, which need not be in proportion. Jobs
+    that state no value, and admitted jobs that are later than planned, use what is free in order of arrival.
 
     A slot is `slot_s` seconds, of which a job loses `turn_s` for a start; a scheduler sets `turn_s`, and `slot_s` to at
-    least a round. Promises hold if rates are as stated, starts cost at most `turn_s`, and no GPUs are lost.
+    least a round. All schedules have the same slots; a job that arrives within one can use what is left of it. Promises
+    hold if rates are as stated, starts cost at most `turn_s`, and no GPUs are lost. While a job is admitted, the policy
+    is due at the next slot (`again_s`), even if nothing runs until then.
 
     >>> p = AllocationProblem.of(
     ...     "ab", ["v100"], [1], np.ones((2, 1)), steps_remaining=3600.0,
@@ -56,7 +59,7 @@ class Oasis:
 
     slot_s: float = 3600.0
     slots: float = 100
-    chunks: float = 50
+    chunks: float = 200
     turn_s: float = 0.0
 
     name: ClassVar[str] = "oasis"
@@ -96,9 +99,10 @@ class _Admission:
         amounts[np.arange(K), :, self._type] = problem.occupied[self._row]
         self._demand: Floats = amounts.reshape(K, R * T)  # as `row_capacity`
         self._kept: dict[str, Any] = json.loads(problem.memory or b"{}")  # Any: as `_memory` writes it
-        self._plans: dict[JobId, list[Any]] = {}  # age at the first slot, and (GPUs, type, how many slots) in order
+        self._plans: dict[JobId, list[Any]] = {}  # age when its first slot began; (GPUs, type, how many slots) in order
         self._refused: dict[JobId, str] = {}
         self._now: dict[int, int] = {}  # job -> place in the first slot, in the order of admission
+        self._passed_s = self._since_slot_began()
         has_value = problem.completion_value[:, 0] > 0
         self._bounds = self._seen(np.flatnonzero(has_value & problem.can_run).tolist())
         highest, thin, eta = self._bounds
@@ -125,7 +129,8 @@ class _Admission:
             need = self._demand[own].reshape(-1, R, T).sum(axis=2)  # (K, R)
             slots = np.ceil(p.steps_remaining[job] / (self._rate[own] * slot_s) - _ROUNDING)
             units = float((np.maximum(slots, 1.0) * need.sum(axis=1)).min())
-            soonest, latest = self._values(job)[[0, -1]].tolist()
+            values = self._values(job)
+            soonest, latest = float(values[min(int(max(slots.min(), 1.0)), len(values)) - 1]), float(values[-1])
             least = np.where(need > 0, need, np.inf).min(axis=0)
             highest = [max(high, soonest / unit) for high, unit in zip(highest, least.tolist(), strict=True)]
             thin = min(thin, latest / units) if eta else latest / units
@@ -134,45 +139,55 @@ class _Admission:
 
     def _values(self, job: int) -> Floats:
         """The job's value if it ends with each slot, (S,)."""
-        p, ends = self._problem, self._policy.slot_s * np.arange(1, self._slots + 1)
+        p, ends = self._problem, self._policy.slot_s * np.arange(1, self._slots + 1) - self._passed_s
         return values_at(np.repeat(p.completion_value[[job]], self._slots, axis=0), p.age_s[job] + ends)
 
+    def _since_slot_began(self) -> float:
+        """Seconds of the present slot that are over, by any admitted job; 0 without one."""
+        p, known = self._problem, self._kept.get("plans", {})
+        for job, name in enumerate(p.job_ids):
+            if name in known:
+                passed = (float(p.age_s[job]) - float(known[name][0])) / self._policy.slot_s
+                return max(passed - math.floor(passed + _ROUNDING), 0.0) * self._policy.slot_s
+        return 0.0
+
     def _resume(self) -> None:
-        """Reserves what admitted jobs were promised; a slot of a job that has begun overlaps with its next one too."""
-        p, known, prices = self._problem, self._kept.get("plans", {}), self._prices
-        more = np.zeros_like(prices.used)  # what jobs use in their next slots above that in their present ones
+        """Reserves what admitted jobs were promised."""
+        p, known = self._problem, self._kept.get("plans", {})
         for job, name in enumerate(p.job_ids):
             if name not in known:
                 continue
             self._plans[name] = known[name]
             age, runs = known[name]
-            passed = (float(p.age_s[job]) - age) / self._policy.slot_s
-            first = int(passed + _ROUNDING)
+            first = int((float(p.age_s[job]) - age) / self._policy.slot_s + _ROUNDING)
             plan = [self._place(job, units, t) for units, t, count in runs for _ in range(count)][first:]
-            demand = np.zeros((len(prices.used), self._slots + 1))
-            for s, place in enumerate(plan[: self._slots + 1]):
-                if place >= 0 and (s == self._slots or prices.reserve(s, self._demand[place])):
-                    demand[:, s] = self._demand[place]
-                    if s == 0:
-                        self._now[job] = place
-            if passed - first > _ROUNDING:
-                more += np.maximum(demand[:, 1:] - demand[:, :-1], 0.0)
-        prices.used = np.minimum(prices.used + more, prices.capacity[:, None])
+            for s, place in enumerate(plan[: self._slots]):
+                if place >= 0 and self._prices.reserve(s, self._demand[place]) and s == 0:
+                    self._now[job] = place
 
     def _place(self, job: int, units: int, gpu_type: int) -> int:
         """The place of a job on so many thousandths of a GPU of a type; -1 = none."""
         found = (self._job == job) & (self._type == gpu_type) & (self._problem.demand[self._row, 0] == units)
         return int(np.argmax(found)) if found.any() else -1
 
+    def _offer(self, job: int) -> Offer:
+        """What the job needs of the slots, and its value."""
+        policy, own = self._policy, np.flatnonzero(self._job == job)
+        part = self._rate[own] / max(float(self._problem.steps_remaining[job]), _ROUNDING)  # of the job, per second
+        useful_s, left_s = policy.slot_s - policy.turn_s, policy.slot_s - self._passed_s
+        Q = chunk_count(part * useful_s, int(policy.chunks))
+        chunks, now = (
+            np.floor(np.minimum(part * max(seconds, 0.0), 1.0) * Q + _ROUNDING).astype(np.int64)
+            for seconds in (useful_s, left_s - policy.turn_s)
+        )
+        return Offer(self._demand[own], chunks, Q, self._values(job), now, left_s / policy.slot_s)
+
     def _decide(self, job: int) -> None:
         p, policy, name = self._problem, self._policy, self._problem.job_ids[job]
         if name in self._kept.get("refused", {}):
             self._refused[name] = self._kept["refused"][name]
             return
-        own, Q = np.flatnonzero(self._job == job), int(policy.chunks)
-        done = self._rate[own] * (policy.slot_s - policy.turn_s) / max(float(p.steps_remaining[job]), _ROUNDING) * Q
-        chunks = np.floor(np.minimum(done, Q) + _ROUNDING).astype(np.int64)
-        schedule = self._prices.best(Offer(self._demand[own], chunks, Q, self._values(job)))
+        schedule, own = self._prices.best(self._offer(job)), np.flatnonzero(self._job == job)
         if schedule.payoff <= 0:
             too_long = schedule.payoff == -math.inf
             short = f"it cannot end within {self._slots} slots of {policy.slot_s:g} s around jobs that were admitted"
@@ -186,7 +201,7 @@ class _Admission:
                 runs[-1][2] += 1
             else:
                 runs.append([units, t, 1])
-        plan = [float(p.age_s[job]), runs]
+        plan = [float(p.age_s[job]) - self._passed_s, runs]
         self._bytes += len(json.dumps({name: plan}))
         if self._bytes > MEMORY_BYTES_MAX - _OTHER_BYTES:  # no promise that is not remembered
             self._refused[name] = "no more schedules can be remembered"
@@ -226,4 +241,19 @@ class _Admission:
         if len(memory) > MEMORY_BYTES_MAX:  # jobs that were refused are considered again
             memory = json.dumps(kept | {"refused": {}}, separators=(",", ":")).encode()
         found = ruled(p, share, objective=float(len(self._plans)))
-        return replace(found, next_round=named, memory=memory, refused=self._refused)
+        again_s = max(self._policy.slot_s - self._passed_s, AGAIN_MIN_S) if self._plans else math.inf
+        return replace(found, next_round=named, memory=memory, refused=self._refused, again_s=again_s)
+
+
+def chunk_count(part: Floats, most: int) -> int:
+    """Into how many chunks to divide a job, from half of `most` to `most`: least is lost as slots do whole chunks.
+
+    `part` (K,) of the job in a slot at each place. Ties: the fewest chunks.
+
+    >>> chunk_count(np.array([1 / 17, 1 / 8.5]), 50)
+    34
+    """
+    tried = np.arange((most + 1) // 2, most + 1)
+    done = np.minimum(part, 1.0)[:, None] * tried
+    lost = 1.0 - np.floor(done + _ROUNDING) / np.maximum(done, _ROUNDING)  # (K, tried)
+    return int(tried[np.argmin(lost.max(axis=0, initial=0.0).round(9))])

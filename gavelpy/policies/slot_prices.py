@@ -1,6 +1,7 @@
 """Prices of GPUs and other resources in future slots, and the best schedule of one job at these prices.
 
-OASiS (Bao et al., INFOCOM '18), equations (12) and (13), and algorithm 2, without parameter servers.
+OASiS (Bao et al., INFOCOM '18), equations (12) and (13), and algorithm 2. A place is the paper's workers with their
+parameter servers in one slot, so that what both use are rows of its demand.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ class Offer:
     chunks: Ints  # (K,) in one slot
     chunk_count: int  # of the job
     value: Floats  # (S,) if its last slot is s
+    chunks_now: Ints  # (K,) in the first slot, of which a part may be over
+    part_now: float = 1.0  # of the first slot that is left
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,15 +67,18 @@ class SlotPrices:
         """
         S, Q = self.used.shape[1], offer.chunk_count
         price = offer.demand @ self.price()  # (K, S)
+        price[:, 0] *= offer.part_now
         left = self.capacity[:, None] - self.used
         for k, demand in enumerate(offer.demand):
             price[k, (demand[:, None] > left + _ROUNDING).any(axis=0)] = np.inf
-        price[offer.chunks <= 0] = np.inf
+        price[offer.chunks <= 0, 1:] = np.inf
+        price[offer.chunks_now <= 0, 0] = np.inf
         cost = np.full(Q + 1, np.inf)
         cost[0] = 0.0
-        before = np.maximum(np.arange(Q + 1) - offer.chunks[:, None], 0)  # (K, Q + 1)
+        later, now = (np.maximum(np.arange(Q + 1) - n[:, None], 0) for n in (offer.chunks, offer.chunks_now))
         taken, payoff = np.full((S, Q + 1), -1, dtype=np.int64), np.full(S, -np.inf)
         for s in range(S):
+            before = later if s else now  # (K, Q + 1)
             with_place = cost[before] + price[:, s, None]
             best = with_place.argmin(axis=0)
             least = with_place[best, np.arange(Q + 1)]
@@ -85,5 +91,5 @@ class SlotPrices:
         for s in range(last, -1, -1):
             if taken[s, d] >= 0:
                 place[s] = taken[s, d]
-                d = int(before[place[s], d])
+                d = int((later if s else now)[place[s], d])
         return Schedule(place, float(payoff[last]))

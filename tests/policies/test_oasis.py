@@ -13,6 +13,7 @@ import pytest
 from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import Floats
 from gavelpy.model.cluster import Cluster
+from gavelpy.model.job import JobId, JobSpec, Trace
 from gavelpy.model.problem import AllocationProblem, Size
 from gavelpy.policies import oasis as module
 from gavelpy.policies.base import PolicyRun
@@ -34,7 +35,8 @@ def random_offer(rng: np.random.Generator, first: int = 0) -> Offer:
     demand[np.arange(places), rng.integers(0, 2, places)] = rng.integers(1, 3, places)
     value = np.sort(rng.uniform(0.5, 4.0, SLOTS))[::-1].copy()
     value[:first] = -np.inf  # the job has not arrived: no schedule can end before
-    return Offer(demand, rng.integers(1, 3, places), int(rng.integers(1, 4)), value)
+    chunks, count = rng.integers(1, 3, places), int(rng.integers(1, 4))
+    return Offer(demand, chunks, count, value, chunks)
 
 
 def schedules(offer: Offer, first: int = 0) -> list[tuple[int, ...]]:
@@ -43,7 +45,9 @@ def schedules(offer: Offer, first: int = 0) -> list[tuple[int, ...]]:
     return [
         one
         for one in itertools.product(*options)
-        if sum(int(offer.chunks[k]) for k in one if k >= 0) >= offer.chunk_count
+        if sum(int((offer.chunks if s else offer.chunks_now)[k]) for s, k in enumerate(one) if k >= 0)
+        >= offer.chunk_count
+        and (one[0] < 0 or offer.chunks_now[one[0]] > 0)
     ]
 
 
@@ -66,8 +70,11 @@ def test_schedule_has_the_highest_payoff_of_all(seed: int) -> None:
     prices = SlotPrices(np.array([3.0, 2.0]), SLOTS, np.array([4.0, 4.0]), 0.05)
     prices.used[:] = rng.integers(0, 3, (2, SLOTS))
     offer = random_offer(rng)
+    if seed % 2:  # a part of the first slot is over
+        offer = replace(offer, chunks_now=rng.integers(0, offer.chunks + 1), part_now=float(rng.uniform(0.1, 1.0)))
 
     free, price = prices.capacity[:, None] - prices.used, prices.price()
+    price[:, 0] *= offer.part_now
     payoffs = [
         offer.value[ends(one)] - float((uses(offer, one) * price).sum())
         for one in schedules(offer)
@@ -161,6 +168,50 @@ def test_promises_are_kept_in_whole_runs(seed: int) -> None:
 def policy_plans(memory: bytes) -> dict[str, tuple[float, list[tuple[int, int, int]]]]:
     found: dict[str, tuple[float, list[tuple[int, int, int]]]] = json.loads(memory or b"{}").get("plans", {})
     return found
+
+
+def test_job_that_waits_for_its_slot_runs_although_nothing_else_happens() -> None:
+    """Two jobs of half an hour that are worth as much in any slot; the second has the cheaper slot after the first."""
+    job = JobSpec(JobId("a"), 1800.0, rates_steps_per_s={"v100": 1.0}, completion_value="step:worth=1:time_s=99999")
+    trace = Trace((job, replace(job, id=JobId("b"))), np.zeros(2))
+
+    found = compare(trace, Cluster.parse("v100:2"), [PolicyRun("oasis:slot_s=3600")])["oasis:slot_s=3600"]
+
+    first, second = sorted(found.history.finish_s[:2].tolist())
+    assert first == pytest.approx(1815.0)
+    assert second == pytest.approx(3600.0 + 1815.0, abs=1.0)
+
+
+def test_schedules_of_jobs_that_arrive_within_a_slot_have_the_same_slots() -> None:
+    """Job b arrives 900 s after a slot of a began: it needs the 2,700 s that are left, and two more slots."""
+    late = "step:worth=9:time_s=99999"
+    first = AllocationProblem.of(
+        "ab", ["v100"], [2], [[1.0], [0.0]], steps_remaining=[7200.0, 9900.0], completion_value=[late, late]
+    )  # fmt: skip
+    policy = Oasis(slots=6)
+    memory = policy.allocate(first).memory
+    then = AllocationProblem.of(
+        "ab", ["v100"], [2], np.ones((2, 1)), steps_remaining=[6300.0, 9900.0], age_s=[900.0, 0.0],
+        completion_value=[late, "linear:worth=9:time_s=20000"], memory=memory,
+    )  # fmt: skip
+
+    answer = policy.allocate(then)
+
+    assert policy_plans(answer.memory) == {"a": [0.0, [[1000, 0, 2]]], "b": [-900.0, [[1000, 0, 3]]]}
+    assert answer.again_s == 2700.0
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_chunks_lose_the_least_of_all_counts(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    part, most = rng.uniform(0.01, 1.2, int(rng.integers(1, 5))), int(rng.integers(1, 80))
+
+    def lost(count: int) -> float:
+        return max(1 - math.floor(min(p, 1.0) * count + 1e-9) / (min(p, 1.0) * count) for p in part)
+
+    found = module.chunk_count(part, most)
+    assert (most + 1) // 2 <= found <= most
+    assert lost(found) <= min(lost(count) for count in range((most + 1) // 2, most + 1)) + 1e-8
 
 
 def test_jobs_without_a_value_use_what_is_left() -> None:

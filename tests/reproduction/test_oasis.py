@@ -10,7 +10,17 @@ import pytest
 from gavelpy.model.completion_value import CompletionValue
 from gavelpy.model.job import Trace
 from gavelpy.reproduction.comparisons import DrawnSize
-from gavelpy.reproduction.oasis import BASELINES, ELASTIC, RIGID, TOTAL_VALUES, compared, value_of, valued
+from gavelpy.reproduction.oasis import (
+    BASELINES,
+    ELASTIC,
+    RIGID,
+    SLOT_POLICIES,
+    TOTAL_VALUES,
+    compared,
+    in_slots,
+    value_of,
+    valued,
+)
 from gavelpy.reproduction.published import FigureSize
 from gavelpy.traces.workloads import published_throughputs
 
@@ -21,6 +31,17 @@ def test_infocom18_the_total_value_of_small_jobs_is_higher_than_under_all_baseli
 
     ratios = {row.run: row.ours for row in found.rows if row.at == "100 jobs of 1 GPU on 8" and "ratio" in row.quantity}
     assert min(ratios[f"oasis / {name}"] for name in BASELINES) > 1.5
+    gangs = {row.run: row.ours for row in found.rows if "of 1 to 8 GPUs" in row.at and "ratio" in row.quantity}
+    assert min(gangs["oasis / fifo"], gangs["oasis / drf"]) > 1.2
+
+
+@pytest.mark.slow
+def test_infocom18_in_its_setting_the_total_value_is_higher_than_under_its_baselines() -> None:
+    ratios = {row.run: row.ours for row in in_slots(3) if "ratio" in row.quantity}
+
+    assert set(ratios) == {f"oasis / {name}" for name in SLOT_POLICIES[1:]}
+    assert min(ratios["oasis / fifo"], ratios["oasis / drf"]) > 1.5
+    assert ratios["oasis / rrh"] > 1.0
 
 
 def test_all_policies_run_on_a_few_gangs_and_ratios_are_those_of_the_values() -> None:
