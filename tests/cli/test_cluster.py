@@ -18,6 +18,7 @@ from tests.runtime.client.serving import serving, until
 
 QUICK = "import sys, time; print('hello from', sys.argv[1:], flush=True); time.sleep(0.2)"
 LONG = "import time; print('here', flush=True); time.sleep(600)"
+LONG_STEPS = "5e3"  # of LONG at 10 steps/s: 250 rounds. A forecast simulates all of them, for up to 3 s of CPU time
 FAST = {
     "nodes": {
         "heartbeat_interval_s": 0.1,
@@ -68,7 +69,7 @@ def test_help_of_each_command_has_examples(gavel: Gavel, command: str) -> None:
 
 
 def test_job_of_several_sizes_is_forecast_listed_and_explained(cli: Gavel) -> None:
-    options = ("--gpus", "1,2", "--rate", "v100:10", "--efficiency", "2:0.9", "--steps", "1e6", "--preemptible")
+    options = ("--gpus", "1,2", "--rate", "v100:10", "--efficiency", "2:0.9", "--steps", LONG_STEPS, "--preemptible")
     command = ("--", sys.executable, "-c", LONG)
     planned = cli("submit", *options, "--dry-run", "-o", "json", *command)
     assert cli("submit", "--name", "elastic", *options, *command).code == 0
@@ -176,7 +177,7 @@ def test_failing_job_makes_wait_fail(cli: Gavel) -> None:
 
 
 def test_wait_gives_up_with_124(cli: Gavel) -> None:
-    submit(cli, "endless", LONG, steps="1e9")
+    submit(cli, "endless", LONG, steps=LONG_STEPS)
 
     answer = cli("wait", "endless", "--for", "0.2")
 
@@ -186,7 +187,7 @@ def test_wait_gives_up_with_124(cli: Gavel) -> None:
 
 
 def test_cancelled_job_is_shown_as_cancelled(cli: Gavel) -> None:
-    submit(cli, "unwanted", LONG, steps="1e9")
+    submit(cli, "unwanted", LONG, steps=LONG_STEPS)
 
     answer = cli("cancel", "unwanted")
 
@@ -226,7 +227,7 @@ def test_dry_run_shows_where_and_when(cli: Gavel) -> None:
 
 
 def test_running_job_is_listed_explained_and_followed(cli: Gavel, cluster: LocalCluster) -> None:
-    number = submit(cli, "watched", LONG, steps="1e9")
+    number = submit(cli, "watched", LONG, steps=LONG_STEPS)
     until(lambda: "running" in cli("status", "watched").out, "it runs")
 
     explained = cli("explain", "watched")
@@ -340,7 +341,7 @@ def test_scheduler_that_is_not_there_is_exit_code_3(cli: Gavel) -> None:
 
 
 def test_completion_offers_jobs_and_nodes(cli: Gavel, cluster: LocalCluster) -> None:
-    submit(cli, "completed", LONG, steps="1e9")
+    submit(cli, "completed", LONG, steps=LONG_STEPS)
     environment = os.environ | {"GAVEL_SCHEDULER": cluster.address, "_GAVEL_COMPLETE": "complete_bash"}
 
     def offered(words: str) -> list[str]:

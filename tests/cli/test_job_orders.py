@@ -10,7 +10,7 @@ import pytest
 
 from gavelpy.runtime.local_cluster import LocalCluster, LocalNode
 from tests.cli.commands import Gavel
-from tests.cli.test_cluster import FAST, LONG, QUICK, submit
+from tests.cli.test_cluster import FAST, LONG, LONG_STEPS, QUICK, submit
 from tests.runtime.client.serving import until
 
 
@@ -45,7 +45,7 @@ def test_held_job_starts_after_its_release(cli: Gavel) -> None:
 
 
 def test_running_job_that_is_held_runs_on_with_a_note(cli: Gavel) -> None:
-    submit(cli, "goes-on", LONG, steps="1e9")
+    submit(cli, "goes-on", LONG, steps=LONG_STEPS)
     until(lambda: "running" in cli("status", "goes-on").out, "it runs")
 
     answer = cli("hold", "goes-on")
@@ -127,7 +127,7 @@ def test_job_after_one_that_is_cancelled_is_cancelled_with_the_reason(cli: Gavel
 
 
 def test_limit_of_an_array_is_kept_and_the_array_is_cancelled_at_once(cli: Gavel) -> None:
-    number = submit(cli, "grid", LONG, "--array", "0-3%1", steps="1e9")
+    number = submit(cli, "grid", LONG, "--array", "0-3%1", steps=LONG_STEPS)
     until(lambda: "running" in cli("status", "grid-0").out, "the first job runs")
 
     jobs = cli("status", "grid-1", "grid-2", "grid-3", "-o", "json").json["jobs"]
@@ -156,7 +156,7 @@ def test_selection_is_by_name_state_and_user(cli: Gavel) -> None:
 
 
 def test_requeued_job_runs_again_from_its_start_only_by_force(cli: Gavel) -> None:
-    submit(cli, "again", LONG, "--no-preempt", steps="1e9")
+    submit(cli, "again", LONG, "--no-preempt", steps=LONG_STEPS)
     until(lambda: "running" in cli("status", "again").out, "it runs")
     assert "not preemptible: submitted so by its owner" in cli("explain", "again").out
 

@@ -9,7 +9,7 @@ import pytest
 
 from gavelpy.runtime.local_cluster import LocalCluster, LocalNode
 from tests.cli.commands import Gavel
-from tests.cli.test_cluster import FAST, LONG, submit
+from tests.cli.test_cluster import FAST, LONG, LONG_STEPS, submit
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def cli(gavel: Gavel, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_job_is_over_at_its_time_limit_and_says_so(cli: Gavel) -> None:
-    submit(cli, "long", LONG, "--time", "2s", "--constraint", "v100|p100", steps="1e9")
+    submit(cli, "long", LONG, "--time", "2s", "--constraint", "v100|p100", steps=LONG_STEPS)
 
     assert cli("wait", "long").code == 1
 

@@ -10,7 +10,7 @@ import pytest
 
 from gavelpy.runtime.local_cluster import LocalCluster, LocalNode
 from tests.cli.commands import Gavel
-from tests.cli.test_cluster import FAST, LONG, submit
+from tests.cli.test_cluster import FAST, LONG, LONG_STEPS, submit
 from tests.runtime.client.serving import until
 
 NODES = tuple(LocalNode(f"n{k}", "v100:1") for k in (1, 2, 3))
@@ -38,11 +38,11 @@ def job_of(cli: Gavel, name: str) -> Any:  # Any: JSON values
 
 
 def test_jobs_run_where_their_owner_allows_and_others_wait(cli: Gavel) -> None:
-    submit(cli, "only", LONG, "--nodes", "n2", steps="1e9")
-    submit(cli, "not", LONG, "--exclude", "n2,n3", steps="1e9")
+    submit(cli, "only", LONG, "--nodes", "n2", steps=LONG_STEPS)
+    submit(cli, "not", LONG, "--exclude", "n2,n3", steps=LONG_STEPS)
     for name in ("only", "not"):
         until(lambda name=name: job_of(cli, name)["state"] == "running", f"{name} runs")
-    submit(cli, "second", LONG, "--nodelist", "n2", steps="1e9")
+    submit(cli, "second", LONG, "--nodelist", "n2", steps=LONG_STEPS)
     until(lambda: job_of(cli, "second")["reason_kind"] == "behind-unsaved", "it waits for its node")
 
     jobs = {name: job_of(cli, name) for name in ("only", "not", "second")}

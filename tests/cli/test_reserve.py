@@ -8,7 +8,7 @@ import pytest
 
 from gavelpy.runtime.local_cluster import LocalCluster, LocalNode
 from tests.cli.commands import Gavel
-from tests.cli.test_cluster import FAST, LONG, submit
+from tests.cli.test_cluster import FAST, LONG, LONG_STEPS, submit
 from tests.runtime.client.serving import until
 
 
@@ -37,7 +37,7 @@ def state_of(cli: Gavel, name: str) -> str:
 
 
 def test_running_job_leaves_its_node_at_the_begin_and_returns_after_the_end(cli: Gavel) -> None:
-    submit(cli, "mover", LONG, "--preemptible", steps="1e9")
+    submit(cli, "mover", LONG, "--preemptible", steps=LONG_STEPS)
     until(lambda: state_of(cli, "mover") == "running", "it runs")
 
     reserved = cli("reserve", "move", "--nodes", "n1,n2", "--from", "+2s", "--for", "5s", "--reason", "new floor")

@@ -10,7 +10,7 @@ import pytest
 
 from gavelpy.runtime.local_cluster import LocalCluster, LocalNode
 from tests.cli.commands import Gavel
-from tests.cli.test_cluster import FAST, LONG, submit
+from tests.cli.test_cluster import FAST, LONG, LONG_STEPS, submit
 from tests.conftest import PROJECT
 from tests.runtime.client.serving import until
 
@@ -57,8 +57,8 @@ def running(cli: Gavel) -> list[int]:
 
 
 def test_jobs_of_a_tree_of_teams_are_counted_and_others_refused(cli: Gavel) -> None:
-    submit(cli, "seer", LONG, "--team", "vision", steps="1e9")
-    submit(cli, "thinker", LONG, "--entity", "research", steps="1e9")
+    submit(cli, "seer", LONG, "--team", "vision", steps=LONG_STEPS)
+    submit(cli, "thinker", LONG, "--entity", "research", steps=LONG_STEPS)
     until(lambda: running(cli) == [1, 1, 0], "both run")
 
     listed = cli("team", "list").out

@@ -11,7 +11,7 @@ import pytest
 
 from gavelpy.runtime.local_cluster import LocalCluster, LocalNode
 from tests.cli.commands import Gavel
-from tests.cli.test_cluster import FAST, LONG, submit
+from tests.cli.test_cluster import FAST, LONG, LONG_STEPS, submit
 from tests.runtime.client.serving import until
 
 TEAMS: dict[str, dict[str, Any]] = {  # tables of TOML
@@ -53,7 +53,7 @@ def test_shares_of_a_running_cluster_are_those_of_allocate_and_leases_keep_to_th
         return {job: share["v100"] for job, share in found["shares"].items()}
 
     for k, team in enumerate(ORDER):
-        submit(gavel, f"j{k}", LONG, "--team", team, steps="1e9")
+        submit(gavel, f"j{k}", LONG, "--team", team, steps=LONG_STEPS)
         problem["jobs"].append({"id": f"j{k}", "rates_steps_per_s": {"v100": 10.0}, "entity": team})
         found = expected()
         until(lambda: shares() == pytest.approx(found, abs=1e-6), "the shares of the same problem")  # noqa: B023 now

@@ -56,7 +56,7 @@ def test_submitted_steps_that_disagree_are_corrected_by_the_program(start: Start
 
 
 def test_program_that_announces_nothing_is_finished_when_it_exits(start: StartStage) -> None:
-    stage = start(LocalNode("n0", "v100:1"))
+    stage = start(LocalNode("n0", "v100:1"), settings={"mechanism": {"round_s": 60.0}})  # few for the forecast
 
     job = stage.submit("plain", "sh -c 'until [ -e release ]; do sleep 0.1; done'", 0.0, RATES)
     stage.wait(lambda: stage.job(job).state == pb.JOB_STATE_RUNNING, "it runs")
