@@ -44,6 +44,17 @@ def test_a_change_has_a_difference_an_interval_and_a_sentence(gavel: Gavel, jour
     assert (found["gavelpy"], found["seeds"]) == (__version__, 2)
 
 
+def test_teams_of_a_file_are_a_change(gavel: Gavel, journal: str) -> None:
+    file = gavel.file("teams.toml", "[teams.night]\nquota = { v100 = 0 }\n")
+
+    answer = gavel(
+        "whatif", "--journal", journal, "--recorded-policy", "fifo", "--teams", file, "--seeds", "0", "-o", "json"
+    )
+
+    assert answer.code == 0, answer.err
+    assert answer.json["change"] == "other teams"
+
+
 def test_tables_of_a_change_name_the_most_affected_jobs(gavel: Gavel, journal: str) -> None:
     answer = gavel("whatif", "--journal", journal, "--recorded-policy", "fifo", "--policy", "las", "--seeds", "0")
 
