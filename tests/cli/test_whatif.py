@@ -53,6 +53,7 @@ def test_teams_of_a_file_are_a_change(gavel: Gavel, journal: str) -> None:
 
     assert answer.code == 0, answer.err
     assert answer.json["change"] == "other teams"
+    assert "warning: 3 of 3 jobs belong to none of the other teams" in answer.err
 
 
 def test_tables_of_a_change_name_the_most_affected_jobs(gavel: Gavel, journal: str) -> None:

@@ -230,7 +230,7 @@ def _compared(work: Work, change: Change, runs: Sequence[Sequence[Replayed]]) ->
         _mean([pair[0].summary(both, observed.start_s) for pair in all_runs]),
         _mean([pair[-1].summary(both, observed.start_s) for pair in all_runs]),
         differences, paired_over_jobs(before[both], after[both], relative=True), len(runs) - 1,
-        tuple(_warnings(work, runs, recorded.ended, first.ended)),
+        (*_warnings(work, runs, recorded.ended, first.ended), *_team_warnings(work, change)),
         _job_table(work, recorded, before, after, both),
         observed.recording.sha256, len(observed.recording.events),
     )  # fmt: skip
@@ -328,6 +328,12 @@ def _warnings(work: Work, runs: Sequence[Sequence[Replayed]], recorded: Bools, s
             found.append(f"{run.label}: ended at {run.end_s:,.0f} s: {run.stalled}")
         found += [f"{run.label}: an allocation failed: {one}" for one in run.failures[:1]]
     return found
+
+
+def _team_warnings(work: Work, change: Change) -> list[str]:
+    names = [team.name for team in change.teams or ()]
+    outside = sum(one.spec.entity not in names for one in work.seen) if change.teams is not None else 0
+    return [f"{outside:,} of {len(work.seen):,} jobs belong to none of the other teams"] if outside else []
 
 
 def _span(seconds: float) -> str:

@@ -16,7 +16,7 @@ from tests.simulator.builders import make_job, make_settings, make_trace, run
 from tests.simulator.past.builders import CLUSTER, COSTS, recorded, work_in
 
 RATES = {"v100": 1.0, "p100": 0.5, "k80": 0.2, "h100": 3.0}
-QUOTA = (Team("a", quota={"v100": 1, "p100": 0, "k80": 0}),)
+QUOTA = (Team("a", quota={"v100": 1, "p100": 0, "k80": 0}), Team("b"))
 
 
 def trace_of_teams() -> Trace:
