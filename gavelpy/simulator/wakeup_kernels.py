@@ -20,6 +20,8 @@ from gavelpy.model.arrays import PAIRWISE, Bools, Floats, Ints
 from gavelpy.policies import queue_kernels as queue_kernels  # loaded for all queues of jobs
 from gavelpy.solve.compiled import njit
 
+_DOMAINS_MAX = 64  # the compiled step passes over all GPUs for each
+
 
 class WakeupKernels:
     """The compiled twins, for `JobTable.kernels`."""
@@ -38,7 +40,7 @@ class WakeupKernels:
 
     def place(self, pool: GpuPool, free: Bools, domains: Ints, gpus: Ints) -> tuple[Ints, Ints]:
         """As `placement.place`."""
-        if not pool.in_order or not len(domains):
+        if not pool.in_order or not len(domains) or domains.max() >= _DOMAINS_MAX:
             return placement.place(pool, free, domains, gpus)
         offsets = np.concatenate([[0], np.cumsum(gpus)])
         flat = np.empty(offsets[-1], dtype=np.int64)

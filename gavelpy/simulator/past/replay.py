@@ -294,14 +294,14 @@ class Replay(VirtualScheduler):
         if event.node_id not in self._unreachable:
             return None
         self._unreachable.discard(event.node_id)
-        here = self.core.pool.on(event.node_id)
-        rows = np.unique(self.cluster.gpu_job[here])
-        rows = rows[rows >= 0]
+        jobs, here = self.core.jobs, self.core.pool.on(event.node_id)
+        running = np.flatnonzero(jobs.state[: jobs.count] == JobState.RUNNING)
+        rows, leases = self.cluster.held_on(here, running, self.now_s)
         progress = self.cluster.progress(self.now_s)
         steps = dict(zip(progress.jobs.tolist(), progress.steps_done.tolist(), strict=True)) if progress else {}
-        saved = self.core.jobs.steps_saved
-        done = np.array([steps.get(row, float(saved[row])) for row in rows.tolist()], dtype=np.float64)
-        return AgentRejoined(event.node_id, rows, self.cluster.lease[rows], done)
+        saved = np.maximum(jobs.steps_saved[rows], self.cluster.steps_saved[rows])
+        done = np.array([steps.get(row, at) for row, at in zip(rows.tolist(), saved.tolist(), strict=True)])
+        return AgentRejoined(event.node_id, rows, leases, done)
 
     def _estimated(self, event: ThroughputEstimated) -> ThroughputEstimated | None:
         """What the scheduler learned of jobs that are not over; rates on new types are true."""

@@ -10,6 +10,7 @@ import numpy as np
 from gavelpy.mechanism.events import Event, LastStepReported, LeaseEnded, LeaseStarted, Outcome, ProgressReported
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.simulator.cluster import VirtualCluster
+from gavelpy.simulator.co_location import NONE
 from gavelpy.simulator.conditions.leases import LeaseConditions, Startup
 from gavelpy.simulator.past.learned import REPORTED_MAX, LeaseTurn, turn_of
 from gavelpy.simulator.past.timers import SAME_S
@@ -144,6 +145,13 @@ class PastCluster(VirtualCluster):
         self.is_watched[rows] = False
         self._expect_finish(rows)
         self._watch_finishes(rows)
+
+    def held_on(self, gpus: Bools, running: Ints, now_s: float) -> tuple[Ints, Ints]:
+        """Jobs on these GPUs (G,), and their leases, that run, or write their last checkpoints."""
+        rows = np.intersect1d(self.gpu_job[gpus], running)
+        saving = np.setdiff1d(self._gpu_saver[gpus & (self.gpu_free_s > now_s)], [NONE, *rows.tolist()])
+        saving = saving[self.accounts.stopping[saving] != NONE]
+        return np.concatenate([rows, saving]), np.concatenate([self.lease[rows], self.accounts.stopping[saving]])
 
     def _watch_finishes(self, leased: Ints) -> None:
         """As VirtualCluster, also of jobs that finish after the end of the plan: the next plan may be late."""
