@@ -105,6 +105,13 @@ COMMANDS = (
         ("", "--rates 2,4"),
     ),
     FigureCommand(
+        "preemption",
+        "preemption:PREEMPTION",
+        c.RateChoices,
+        "Gavel: GPU time that starts and stops take, with and without extended leases.",
+        ("", "--rates 2,4 --figures out"),
+    ),
+    FigureCommand(
         "fig14",
         "estimates:FIG14",
         c.RateChoices,
