@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, create_engine, inspect, make_url, select
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool
 
 from gavelpy.errors import InvalidInput, JournalCorrupt
@@ -91,7 +91,8 @@ class Recording:
 def read_recording(journal: str | os.PathLike[str]) -> Recording:
     """The journal of a scheduler (`sqlite:///PATH`, PATH or `postgresql://...`), or of `gavel simulate --journal`.
 
-    Raises InvalidInput if there is none, JournalCorrupt if it is damaged, JournalFailed if the database fails.
+    Raises InvalidInput if there is none or its database cannot be reached, JournalCorrupt if it is damaged, and
+    JournalFailed if the database fails.
     """
     text = os.fspath(journal)
     if "://" not in text:
@@ -111,13 +112,20 @@ def read_recording(journal: str | os.PathLike[str]) -> Recording:
         url.set(drivername="postgresql+psycopg"), poolclass=NullPool, hide_parameters=True,
         connect_args={"connect_timeout": _CONNECT_S},
     )  # fmt: skip
-    with failing(name), engine.connect() as connection:
+    try:
+        connected = engine.connect()
+    except DBAPIError as error:
+        why = " ".join(str(error.orig).split())
+        raise InvalidInput(f"journal must be in a database that can be reached, got {name} ({why})") from None
+    with failing(name), connected as connection:
         return _recording(
             connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True), name
         )
 
 
 def _of_file(path: Path) -> Recording:
+    if path.exists() and not path.is_file() and not path.is_dir():  # reading a FIFO would wait for its writer
+        raise InvalidInput("journal must be a SQLite file or one of gavel simulate --journal", file=str(path))
     try:
         with path.open("rb") as stream:
             head = stream.read(len(_SQLITE_HEADER))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +115,20 @@ def test_what_is_no_journal_is_refused(text: str, tmp_path: Path) -> None:
 
     with pytest.raises(InvalidInput, match="journal"):
         read_recording(text.format(tmp=tmp_path))
+
+
+def test_database_that_cannot_be_reached_is_refused_without_its_password() -> None:
+    with pytest.raises(InvalidInput, match=r"must be in a database that can be reached, got .*refused") as raised:
+        read_recording("postgresql://alice:secret@127.0.0.1:1/gavel")
+
+    assert "secret" not in str(raised.value)
+
+
+def test_fifo_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+
+    with pytest.raises(InvalidInput, match="fifo: journal must be a SQLite file"):
+        read_recording(tmp_path / "fifo")
 
 
 def test_a_database_without_tables_of_a_scheduler_is_refused(sqlite_url: str) -> None:
