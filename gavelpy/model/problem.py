@@ -244,7 +244,8 @@ class AllocationProblem(ProblemArrays):
         if len(runs) > self.configuration_count:  # a configuration of several jobs
             runs_of_members = runs
             runs = np.zeros((self.configuration_count, len(self.gpu_types)), dtype=np.bool_)
-            np.logical_or.at(runs, self.member_configuration, runs_of_members)
+            for column, of_type in enumerate(runs_of_members.T):
+                runs[self.member_configuration[of_type], column] = True
         runs = runs & (self.capacity[:, 0] > 0)
         for r in range(1, len(self.resources)):
             runs &= (self.capacity[:, r] > 0) | (self.demand[:, r] == 0)[:, None]

@@ -179,7 +179,8 @@ def raised_budgets(
     if problem.runs_alone:
         return missing
     extra: Floats = np.zeros(problem.job_count)
-    np.maximum.at(extra, problem.member_job, missing[problem.member_configuration])
+    raises = np.flatnonzero((missing > 0)[problem.member_configuration])
+    np.maximum.at(extra, problem.member_job[raises], missing[problem.member_configuration[raises]])
     return start + extra
 
 
@@ -270,7 +271,8 @@ def _scaled_back(program: Program, share: Floats) -> Floats:
         share = share / over[:, None]
     else:
         worst: Floats = np.ones(problem.configuration_count)
-        np.maximum.at(worst, problem.member_configuration, over[problem.member_job])
+        late = np.flatnonzero((over > 1.0)[problem.member_job])
+        np.maximum.at(worst, problem.member_configuration[late], over[problem.member_job[late]])
         share = share / worst[:, None]
     used, amount = problem.used(share), problem.row_capacity
     part = np.where(used > amount, amount / np.where(used > 0, used, 1.0), 1.0)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gavelpy.errors import SolverFailed
-from gavelpy.model.arrays import Floats, Ints
+from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.certificate import failed
 
@@ -36,7 +36,7 @@ _DUAL_SIMPLEX, _PRIMAL_SIMPLEX = 1, 4
 _INTERIOR_COLUMNS = 1500  # above, interior point with crossover: 3 times faster at 6,000 columns, equal at 1,000
 _TOLERANCE = 1e-9  # of an optimum whose status HiGHS reports as unknown
 _ENLARGED = 2.0**20  # factor on residuals: a power of two, so that nothing is rounded
-_PRICED = 1e-9  # duals and reduced costs above are not zero
+PRICED = 1e-9  # duals and reduced costs above are not zero
 
 
 class Solver:
@@ -224,6 +224,21 @@ class Run:
         self._highs.setOptionValue("simplex_strategy", _PRIMAL_SIMPLEX)
         return self._optimum()
 
+    def shrink(self, found: Optimum, stays: Bools) -> Optimum:
+        """`found`, an optimum, without some columns that are zero and not in the basis; the basis remains."""
+        m, gone = self._model, np.flatnonzero(~stays).astype(np.int32)
+        self._highs.deleteCols(len(gone), gone)
+        counts = np.diff(m.start)
+        in_use = np.repeat(stays, counts)
+        self._model = replace(
+            m,
+            start=np.concatenate([[0], np.cumsum(counts[stays])]).astype(np.int32),
+            row=m.row[in_use],
+            value=m.value[in_use],
+            column_lower=m.column_lower[stays],
+        )
+        return replace(found, column=found.column[stays], column_dual=found.column_dual[stays])
+
     def on_face(self, first: Optimum, cost: Floats) -> Optimum:
         """The columns of least `cost` among the optima of the model that has `first`'s duals.
 
@@ -232,11 +247,11 @@ class Run:
         """
         m, columns = self._model, np.arange(self._model.column_count, dtype=np.int32)
         rows = np.arange(len(m.row_lower), dtype=np.int32)
-        lower = np.where(first.row_dual < -_PRICED, m.row_upper, m.row_lower)
-        upper = np.where(first.row_dual > _PRICED, m.row_lower, m.row_upper)
+        lower = np.where(first.row_dual < -PRICED, m.row_upper, m.row_lower)
+        upper = np.where(first.row_dual > PRICED, m.row_lower, m.row_upper)
         self._highs.setOptionValue("simplex_strategy", _PRIMAL_SIMPLEX)
         self._highs.changeColsCost(len(columns), columns, cost)
-        free = np.where(first.column_dual > _PRICED, m.column_lower, np.inf)
+        free = np.where(first.column_dual > PRICED, m.column_lower, np.inf)
         self._highs.changeColsBounds(len(columns), columns, m.column_lower, free)
         self._highs.changeRowsBounds(len(rows), rows, lower, upper)
         return self._optimum()

@@ -6,6 +6,9 @@ entry that gains nothing at the end gains nothing at all: the optimum is that of
 checks each of them, confirms it. So nothing is lost by pairs that are never added. Among them, as soon as its members
 alone are priced, is every pair whose rates add up to at most 1 relative to its members alone: the same time on the
 GPUs, divided between its members in these proportions, gives them the same.
+
+A step of HiGHS takes as long as it has columns. So the model of a sum returns entries that would lose more than LOSES
+to the pool. An entry returns only once, so this ends.
 """
 
 from __future__ import annotations
@@ -15,14 +18,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gavelpy.errors import SolverFailed
-from gavelpy.model.arrays import Floats, Ints
+from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.solve import linear
 from gavelpy.solve.certificate import MARGIN, Candidate, FloorsRefused
 from gavelpy.solve.packing.column_pool import Pool, ProgramDuals, guessed
 from gavelpy.solve.program import Program
-from gavelpy.solve.solver import HighsEffort, Model, Optimum, Run, Solver
+from gavelpy.solve.solver import PRICED, HighsEffort, Model, Optimum, Run, Solver
 
 GAINS = 1e-9  # least gain of an entry that is added; duals are about 1, and right to 1e-10
+LOSES = 3e-3  # reduced cost above which an entry leaves the model of a sum, relative to the highest gain
+AT_ONCE_FOR_LEVEL, AT_ONCE_FOR_SUM = 2, 1  # entries that are added for each class of jobs: few need more runs, and
+FEWEST_REMOVED = 50  # entries: the removal of fewer does not pay
 
 
 def max_min(program: Program, solver: Solver, effort: HighsEffort) -> Candidate:
@@ -100,36 +106,39 @@ class _Growing:
     ) -> None:
         self._program, self._pool, self._levels = program, pool, levels
         self._floored = np.flatnonzero(program.floor > 0)
-        self._pieces = [start]
+        self._group, self._type = start.entry_group, start.entry_type
         self.level_column = len(start.entry_type)
         self.unit = pool.gain_max or 1.0
         self._summed = not self._leveled  # whether the sum of values is the objective; else it is for ties
-        self._model = self._first_model()
-        self._run = Run(program.problem, solver, effort, self._model)
+        model = self._first_model(start)
+        self._row_upper = model.row_upper
+        self._first_cost = self._cost(start)
+        self._run = Run(program.problem, solver, effort, model)
 
     @property
     def entries(self) -> Program:
         """The program of the entries in use, in order of their columns."""
-        names = ("entry_group", "entry_type")
-        return self._program.only(*(np.concatenate([getattr(p, name) for p in self._pieces]) for name in names))
+        return self._program.only(self._group, self._type)
 
     def optimum(self) -> tuple[Optimum, Floats]:
         """An optimum among all entries, and the rows' duals with a trace more GPUs (see linear.py)."""
-        more = self._model.row_upper.copy()
+        more = self._row_upper.copy()
         more[-len(self._program.problem.row_capacity) :] += linear.TRACE
-        cost = self._cost(self._pieces[0])
+        cost = self._first_cost
         if self._leveled:
             cost = np.append(cost, -float(self._leveled))  # so that the duals of the levels are about 1
         first = self._grown(self._run.solve(cost, more))
         row_dual = first.row_dual
         if len(self._floored):  # they may need the very last GPU
-            first = self._grown(self._run.again(self._model.row_upper))
+            first = self._grown(self._run.again(self._row_upper))
         return first, row_dual
 
     def on_face(self, first: Optimum) -> Optimum:
         """The optimum with the greatest sum of values; adds entries that no optimum needs but some use."""
         self._pool.keep(self._duals(first), -GAINS)
-        cost = np.concatenate([-self._values(piece) for piece in self._pieces])
+        away = self._of_entries(first.column_dual > PRICED)
+        first = self._without(first, away)
+        cost = -self._values(self.entries)
         final = self._run.on_face(first, np.insert(cost, self.level_column, 0.0) if self._leveled else cost)
         self._summed = True
         return self._grown(final)
@@ -144,25 +153,48 @@ class _Growing:
         """Number of classes with the level; 0 = the objective is the sum of values."""
         return len(self._levels.classes)
 
-    def _first_model(self) -> Model:
+    def _first_model(self, start: Program) -> Model:
         rated = np.concatenate([self._levels.classes, self._floored])
         lower = np.concatenate([self._levels.base, self._program.floor[self._floored]])
-        model = linear.model_of(self._pieces[0], rated, lower, self._levels.weight)
+        model = linear.model_of(start, rated, lower, self._levels.weight)
         if self._leveled:
             model.column_lower[self.level_column] = self._levels.least
         return model
 
     def _grown(self, optimum: Optimum) -> Optimum:
         """The optimum after adding entries until no unused one would gain."""
+        count = AT_ONCE_FOR_SUM if self._summed else AT_ONCE_FOR_LEVEL
         while True:
-            group, gpu_type = self._pool.improving(self._duals(optimum), GAINS)
+            group, gpu_type = self._pool.improving(self._duals(optimum), count, GAINS)
             if not len(group):
                 return optimum
+            if self._summed:
+                self._reduced(optimum)
             optimum = self._with(group, gpu_type)
+
+    def _reduced(self, optimum: Optimum) -> None:
+        """Returns the entries that would lose most to the pool."""
+        loses = self._of_entries(optimum.column_dual > LOSES)
+        if np.count_nonzero(loses) >= FEWEST_REMOVED:
+            loses[loses] = self._pool.returned(self._group[loses], self._type[loses])
+            self._without(optimum, loses)
+
+    def _of_entries(self, columns: Bools) -> Bools:
+        entries: Bools = np.delete(columns, self.level_column) if self._leveled else columns.copy()
+        return entries
+
+    def _without(self, optimum: Optimum, entries: Bools) -> Optimum:
+        """The optimum of the model without these entries, which are zero and not in the basis."""
+        if not entries.any():
+            return optimum
+        columns = np.insert(entries, self.level_column, False) if self._leveled else entries
+        self.level_column -= int(np.count_nonzero(entries[: self.level_column]))
+        self._group, self._type = self._group[~entries], self._type[~entries]
+        return self._run.shrink(optimum, ~columns)
 
     def _with(self, group: Ints, gpu_type: Ints) -> Optimum:
         piece = self._program.only(group, gpu_type)
-        self._pieces.append(piece)
+        self._group, self._type = np.append(self._group, group), np.append(self._type, gpu_type)
         start, row, value = linear.matrix_of(piece, self._levels.classes, self._floored)
         none: Floats = np.zeros(0)
         columns = Model(

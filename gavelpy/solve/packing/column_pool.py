@@ -16,9 +16,8 @@ import numpy as np
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.solve.program import Program
 
-AT_FIRST = 1  # entries of several jobs for each class of jobs (and GPU type, without duals) in the first model, and
-AT_ONCE = 2  # for each class of jobs at a time later: fewer need more runs, more need longer ones
-PROMISING = 24  # mean number of entries per class of jobs among which the best of each are selected
+AT_FIRST = 1  # entries of several jobs for each class of jobs in the first model, if approximate duals select them
+PROMISING_AT_FIRST, PROMISING = 24, 8  # mean number of entries per class among which the best of each are selected
 CANDIDATES = 8  # most valuable entries of each class of jobs and GPU type, from which duals are computed
 STEPS = 10
 SHARPNESS = (8.0, 30.0)  # first and last κ, where a gain is about 1
@@ -57,6 +56,7 @@ class Pool:
         self._other_load = c.others[:, None, :] / np.where(amount > 0, amount, 1.0)  # (R - 1, T, Q)
         self._alone = c.fits.T & c.is_alone
         self._unused = np.ascontiguousarray(c.fits.T)
+        self._has_returned = np.zeros_like(self._unused)
         self._several = self._unused & ~c.is_alone
         self._gain = self._valued(program.value * program.classes.count) * program.type_worth[:, None]
         self.gain_max = float(
@@ -68,23 +68,33 @@ class Pool:
         selected = self._alone.copy()
         value = np.where(self._several, self._gain / self._gpus, -np.inf)
         for chosen, of_type in zip(selected, value, strict=True):
-            chosen[self._best(of_type, count, least=0.0)] = True
+            chosen[self._best(of_type, count, least=0.0, promising=PROMISING_AT_FIRST)] = True
         gpu_type, group = np.nonzero(selected)
         return group, gpu_type
 
     def first(self, duals: ProgramDuals | None) -> tuple[Ints, Ints]:
-        """Entries of the first model, in use from now on: those of one job, and AT_FIRST others per class of jobs."""
-        if duals is None:
-            group, gpu_type = self.candidates(AT_FIRST)
-            return self._used(gpu_type * self._unused.shape[1] + group)
-        worth = np.where(self._several, self._worth(duals) / self._gpus, -np.inf)
+        """Entries of the first model, in use from now on: those of one job, and AT_FIRST others per class of jobs.
+
+        Without duals only those of one job: the most valuable pairs are seldom the ones that are needed.
+        """
         selected = self._alone.copy()
-        selected.ravel()[self._best(worth.ravel(), AT_FIRST, least=-np.inf)] = True
+        if duals is not None:
+            worth = np.where(self._several, self._worth(duals) / self._gpus, -np.inf)
+            best = self._best(worth.ravel(), AT_FIRST, least=-np.inf, promising=PROMISING_AT_FIRST)
+            selected.ravel()[best] = True
         return self._used(np.flatnonzero(selected))
 
-    def improving(self, duals: ProgramDuals, least: float) -> tuple[Ints, Ints]:
-        """Unused entries that would gain more than `least`, in use from now on: AT_ONCE for each class of jobs."""
-        return self._used(self._best(self._worth(duals).ravel(), AT_ONCE, least))
+    def improving(self, duals: ProgramDuals, count: int, least: float) -> tuple[Ints, Ints]:
+        """Unused entries that would gain more than `least`, in use from now on: `count` for each class of jobs."""
+        return self._used(self._best(self._worth(duals).ravel(), count, least, PROMISING))
+
+    def returned(self, group: Ints, gpu_type: Ints) -> Bools:
+        """Which of these entries are unused from now on: all that have not returned before."""
+        places = gpu_type * self._unused.shape[1] + group
+        fresh: Bools = ~self._has_returned.ravel()[places]
+        self._has_returned.ravel()[places] = True
+        self._unused.ravel()[places] = fresh
+        return fresh
 
     def keep(self, duals: ProgramDuals, least: float) -> None:
         """Drops the unused entries that would not gain more than `least`."""
@@ -111,10 +121,10 @@ class Pool:
             worth -= load * capacity[:, None]
         return np.where(self._unused, worth, -np.inf)
 
-    def _best(self, worth: Floats, count: int, least: float) -> Ints:
+    def _best(self, worth: Floats, count: int, least: float, promising: int) -> Ints:
         """The `count` best places of flat `worth` above `least` for each class of jobs, among the most promising."""
         places = np.flatnonzero(worth > least)
-        few = PROMISING * self._class_count
+        few = promising * self._class_count
         if len(places) > few:
             places = places[worth[places] >= np.partition(worth[places], -few)[-few]]
         places = places[np.argsort(-worth[places], kind="stable")]

@@ -36,7 +36,7 @@ def of_pairs(
     `figures` (R, F) must agree within a class.
     """
     possible = np.ones(problem.configuration_count, dtype=np.bool_)
-    np.logical_and.at(possible, problem.member_configuration, best_rate_steps_per_s[problem.member_job] > 0)
+    possible[problem.member_configuration[best_rate_steps_per_s[problem.member_job] <= 0]] = False
     configurations = np.flatnonzero(possible)
     R = len(jobs)
     if aggregate:
