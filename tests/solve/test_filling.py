@@ -14,7 +14,7 @@ from gavelpy.model.arrays import Bools, Floats
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import equal_share_rate
 from gavelpy.solve.certificate import GAP_MAX, VIOLATION_MAX
-from gavelpy.solve.filling import rungs, saturation
+from gavelpy.solve.filling import rungs, saturation, water_level
 from gavelpy.solve.filling.targets import Targets
 from gavelpy.solve.filling.water_level import Residual
 from gavelpy.solve.ladder import solve
@@ -363,3 +363,19 @@ def test_speeds_that_are_none_are_refused(speeds: list[float], complaint: str) -
 def test_an_objective_of_other_jobs_is_refused(objective: MaxMinLexicographic | ProgressiveFilling) -> None:
     with pytest.raises(InvalidInput, match="one entry for each of 5 jobs, got 3"):
         solve(random_problem(0, jobs=5), objective)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_some_hundred_distinct_jobs_get_the_same_rates_by_prices_as_by_highs(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = random_problem(seed, jobs=water_level.CLASSES_MIN + 10)
+    objective = MaxMinLexicographic(scale_of(problem))
+
+    by_prices = solve(problem, objective)
+    monkeypatch.setattr(water_level, "CLASSES_MIN", water_level.NEWTON_MIN)
+    by_highs = solve(problem, objective)
+
+    assert ("prices" in by_prices.certificate.path, "highs" in by_highs.certificate.path) == (True, True)
+    assert by_prices.certificate.gap <= GAP_MAX
+    assert by_prices.rate_steps_per_s == pytest.approx(by_highs.rate_steps_per_s, rel=1e-8)

@@ -59,7 +59,7 @@ def best_filling(problem: AllocationProblem, objective: FillingObjective, solver
     program, targets = _start(problem, objective, blur)
     fallen: dict[str, str] = {}  # rung -> reason of its failure
     feasible: list[Answer] = []
-    for name, fill, last_resort in _rungs(problem, blur):
+    for name, fill, last_resort in _rungs(program, blur):
         if last_resort and feasible:
             break
         try:
@@ -103,13 +103,13 @@ def _evenly(program: Program, targets: Targets) -> Answer:
 Filler = Callable[[Program, Targets, Solver], Filled]
 
 
-def _rungs(problem: AllocationProblem, blur: float) -> Iterator[tuple[str, Filler, bool]]:
+def _rungs(program: Program, blur: float) -> Iterator[tuple[str, Filler, bool]]:
     """Functions that fill, from fast to robust, and whether they are a last resort; only fast ones if there is a blur.
 
     On the whole program, jobs that run alone take a level for each job, not for each type.
     """
-    if problem.runs_alone:
-        if is_for_prices(problem):
+    if program.problem.runs_alone:
+        if is_for_prices(program.problem, len(program.value)):
             yield BY_PRICES, partial(fill_residuals, effort=QUICK, by_prices=True), False
         yield QUICK.name, partial(fill_residuals, effort=QUICK, by_prices=False), False
         if not blur:

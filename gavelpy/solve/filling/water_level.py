@@ -27,7 +27,8 @@ from gavelpy.solve.program import Program
 from gavelpy.solve.solver import REFINED, HighsEffort, Run, Solver
 
 BY_PRICES = "prices"  # name of the price engine's rung
-NEWTON_MIN = 512  # jobs; below, HiGHS is faster
+NEWTON_MIN = 512  # jobs; below, HiGHS is as fast, but for many classes
+CLASSES_MIN = 256  # for so many, prices take a tenth of the time and less, once their kernels are loaded
 LATER_MIN = 64  # classes with a target
 _ROUNDING = 1e-14  # of w, and of a level: smaller differences are zero
 _EXACT = 1e-9  # relative: if the proof of a level by prices is less exact, HiGHS computes it again
@@ -101,9 +102,9 @@ def highest_water_level(
     return replace(found, level=targets.start) if found.level <= targets.start * (1 + least) else found
 
 
-def is_for_prices(problem: AllocationProblem) -> bool:
-    """Whether the price engine applies to the problem."""
-    return problem.is_plain and problem.job_count >= NEWTON_MIN
+def is_for_prices(problem: AllocationProblem, classes: int) -> bool:
+    """Whether the price engine applies to a problem with so many classes of jobs."""
+    return problem.is_plain and (problem.job_count >= NEWTON_MIN or classes >= CLASSES_MIN)
 
 
 def _by_highs(
@@ -122,7 +123,7 @@ def _by_highs(
 def _by_prices(residual: Residual, targets: Targets, solver: Solver) -> WaterLevel | None:
     """The highest level by the price engine, if many jobs run alone; None if it fails."""
     program, live = residual.program, np.flatnonzero(residual.live)
-    if not is_for_prices(program.problem) or len(live) < LATER_MIN:
+    if not is_for_prices(program.problem, len(residual.live)) or len(live) < LATER_MIN:
         return None
     some, counts = _narrowed(residual), program.problem.gpu_counts
     kind = f"water level {residual.number}"

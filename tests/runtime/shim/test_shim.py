@@ -314,7 +314,11 @@ def test_flood_of_output_is_rotated_and_bounded(tmp_path: Path) -> None:
     with started(tmp_path, script, log_bytes_max=100_000, log_files_max=2) as shim:
         shim.end()
 
-    sizes = [path.stat().st_size for path in (tmp_path / "log").iterdir() if ".out" in path.name]
+    files = {path.name: path for path in (tmp_path / "log").iterdir() if ".out" in path.name}
+    removed = int(files.pop("rank-0.out.removed").read_text())
+    lines_left = sum(path.read_bytes().count(b"\n") for path in files.values())
+    assert removed + lines_left == 40_000
+    sizes = [path.stat().st_size for path in files.values()]
     assert len(sizes) == 3
     assert max(sizes) <= 100_000
     assert shim.lines()[-1] == "line 39999"
