@@ -18,11 +18,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gavelpy.mechanism.events import NO_FLOATS, Outcome
+from gavelpy.mechanism.events import Outcome
 from gavelpy.model.arrays import Floats
 from gavelpy.model.job import JobSpec
 from gavelpy.simulator.conditions.draws import SIGMA_MAX, Duration
 from gavelpy.simulator.conditions.job_costs import CostsOfType, JobCosts
+from gavelpy.simulator.past.lease_turns import LEAST_S, start_of, worked_by
 from gavelpy.simulator.past.ledger import Ledger, ObservedLease
 from gavelpy.simulator.settings import Costs
 
@@ -30,8 +31,6 @@ FEW = 3  # samples of a job type, below which those of all job types count
 DEFAULT = Costs(checkpoint_s=2.0, restart_s=5.0, migration_s=0.0)  # where a journal shows none, as in forecasts
 SPREAD = 0.2  # of the logarithm of a rate that is not measured, where a journal shows none
 SPREAD_MAX = 1.0
-REPORTED_MAX = 0.9  # of the time before its first step, in which a start is reported
-_LEAST_S = 1e-3
 
 Kind = tuple[str, int, str]  # job type, or the job itself if it has none; GPUs; GPU type
 
@@ -107,7 +106,7 @@ def _lognormal(samples: Sequence[float], default_s: float) -> Duration:
     """The distribution with the median of the samples and the standard deviation of their logarithms."""
     if not samples:
         return Duration(fixed_s=default_s)
-    seconds = np.maximum(np.array(samples), _LEAST_S)
+    seconds = np.maximum(np.array(samples), LEAST_S)
     sigma = float(np.log(seconds).std()) if len(samples) >= FEW else 0.0
     return Duration(median_s=float(np.median(seconds)), sigma=min(sigma, SIGMA_MAX))
 
@@ -124,14 +123,14 @@ def learn(ledger: Ledger, since_s: float = -math.inf) -> LearnedWorld:
     alone = [one for one in leases if not one.is_shared]
     lines = _lines(alone)
     rates, errors = {own: line.rate for own, line in lines.items()}, {own: line.error for own, line in lines.items()}
-    start_s = {id(one): _start_s(one, rates.get(_own(one), math.nan)) for one in alone}
+    start_s = {id(one): start_of(one, rates.get(_own(one), math.nan)) for one in alone}
     lag_s, age_s = _delays(alone, lines, start_s)
     usual_s, sd_s = _usual_s(alone, start_s), _sd([s for s in start_s.values() if not math.isnan(s)])
     seconds, averages = _averages(alone, usual_s, lag_s)
     for own, rate in averages.items():
         if sd_s / seconds[own] < errors.get(own, math.inf):
             rates[own], errors[own] = rate, sd_s / seconds[own]
-    start_s = {id(one): _start_s(one, rates.get(_own(one), math.nan)) for one in alone}
+    start_s = {id(one): start_of(one, rates.get(_own(one), math.nan)) for one in alone}
     by_kind = _by_kind(ledger, rates, seconds)
     costs = _costs(ledger, leases, start_s)
     everyone = LeaseCosts(
@@ -149,91 +148,6 @@ def learn(ledger: Ledger, since_s: float = -math.inf) -> LearnedWorld:
 
 def _own(lease: ObservedLease) -> tuple[int, int, str]:
     return lease.job, lease.gpus, lease.gpu_type
-
-
-def _worked(lease: ObservedLease, start_s: float, lag_s: float) -> tuple[float, float] | None:
-    """Steps of a lease and the seconds that they took; None if it does not show them."""
-    if lease.outcome is Outcome.FINISHED:
-        until_s = lease.last_step_s if not math.isnan(lease.last_step_s) else lease.ended_s
-    elif lease.outcome is Outcome.STOPPED and not math.isnan(lease.revoked_s):
-        until_s = min(lease.revoked_s + lag_s, lease.ended_s)
-    elif lease.readings and lease.outcome is not Outcome.STOPPED:
-        until_s = lease.readings[-1][0]
-    else:
-        return None
-    ended = lease.outcome in (Outcome.FINISHED, Outcome.STOPPED)
-    steps = (lease.steps_end if ended else lease.readings[-1][1]) - lease.steps_before
-    seconds = until_s - lease.ready_s - start_s
-    return (steps, seconds) if steps > 0 and seconds > _LEAST_S else None
-
-
-class LeaseTurn(NamedTuple):
-    """Seconds of one lease; NaN where it does not show them."""
-
-    start_s: float  # before its first step
-    factor: float  # of the rate, if it made its steps in less time
-    report_s: float  # before its start was reported; from its grant to its end, if it never started
-    revoked_s: float  # from its begin
-    stop_s: float  # from the revocation to its end
-    last_step_s: float  # from the revocation, if the program made its last step after it
-    exit_s: float
-    gpu_type: str
-    gpus: int
-    track: Floats  # (K, 2) seconds since its begin, and steps that were reported by then
-    heard_s: float = math.nan  # from its begin to the first report of steps, which may have been none
-    saved_s: float = math.nan  # from the revocation to the report of the last checkpoint
-    missed_s: Floats = NO_FLOATS  # from its begin to the times when others reported, and it did not
-    loses: bool = False  # its steps, as it was stopped without a checkpoint
-    made: float = math.nan  # steps, if it was stopped with a checkpoint
-
-
-def turn_of(lease: ObservedLease, rate: float, lag_s: float) -> LeaseTurn:
-    """What a lease cost, if its job made all of its steps at this rate.
-
-    The start is what is left of its time, and not before its report: a replay then has as many steps as the journal
-    when the lease ends.
-    """
-    worked, factor = _worked(lease, 0.0, lag_s), 1.0
-    has_started = not math.isnan(lease.started_s)
-    report_s = lease.started_s - lease.ready_s if has_started else lease.ended_s - lease.granted_s
-    if worked is not None and rate > 0:
-        steps, seconds = worked
-        start_s = max(seconds - steps / rate, min(report_s / REPORTED_MAX, (report_s + seconds) / 2))
-        factor = steps / (seconds - start_s) / rate if seconds - start_s > _LEAST_S else 1.0
-    elif has_started and lease.outcome is Outcome.STOPPED and _is_unmade(lease):
-        start_s = lease.ended_s - lease.ready_s
-    else:
-        start_s = _start_s(lease, rate if rate > 0 else math.nan)
-    stopped, finished = lease.outcome is Outcome.STOPPED, lease.outcome is Outcome.FINISHED
-    return LeaseTurn(
-        start_s,
-        factor,
-        report_s,
-        lease.revoked_s - lease.ready_s,
-        lease.ended_s - lease.revoked_s if (stopped or finished) and lease.revoked_s <= lease.ended_s else math.nan,
-        lease.last_step_s - lease.revoked_s if finished and lease.revoked_s <= lease.last_step_s else math.nan,
-        lease.ended_s - lease.last_step_s if finished and lease.last_step_s <= lease.ended_s else math.nan,
-        lease.gpu_type, lease.gpus, _track(lease, start_s, lag_s), lease.heard_s - lease.ready_s,
-        lease.saved_s - lease.revoked_s if stopped else math.nan, np.array(lease.missed_s) - lease.ready_s,
-        stopped and bool(lease.readings) and lease.steps_end <= lease.steps_before,
-        lease.steps_end - lease.steps_before if stopped and lease.steps_end > lease.steps_before else math.nan,
-    )  # fmt: skip
-
-
-def _is_unmade(lease: ObservedLease) -> bool:
-    """Whether it was stopped before its first step."""
-    return lease.steps_end == lease.steps_before and not lease.readings
-
-
-def _track(lease: ObservedLease, start_s: float, lag_s: float) -> Floats:
-    if math.isnan(start_s):
-        return np.zeros((0, 2))
-    worked = _worked(lease, 0.0, lag_s)
-    until_s = math.inf if worked is None else worked[1]
-    reports = sorted([*lease.readings, *lease.pauses])
-    points = [(at_s - lease.ready_s, steps - lease.steps_before) for at_s, steps in reports]
-    ends = [] if worked is None else [(until_s, worked[0])]
-    return np.array([(start_s, 0.0), *(point for point in points if start_s < point[0] < until_s), *ends])
 
 
 class _Line(NamedTuple):
@@ -255,7 +169,7 @@ def _lines(leases: Iterable[ObservedLease]) -> dict[tuple[int, int, str], _Line]
     for key, groups in points.items():
         at_s, steps = np.concatenate(groups).T
         spread = float(at_s @ at_s)
-        rate = float(at_s @ steps) / spread if spread > _LEAST_S**2 else 0.0
+        rate = float(at_s @ steps) / spread if spread > LEAST_S**2 else 0.0
         if rate > 0:
             found[key] = rate, math.sqrt(spread)
             squares += float(np.square(steps / rate - at_s).sum())
@@ -278,14 +192,6 @@ def _delays(
             worked_s = (one.steps_end - one.steps_before) / rate
             lags_s.append(min(max(worked_s - (one.revoked_s - began_s), 0.0), one.ended_s - one.revoked_s))
     return tuple(float(np.median(each)) if len(each) >= FEW else 0.0 for each in (lags_s, ages_s))  # type: ignore[return-value]  # two
-
-
-def _start_s(lease: ObservedLease, rate: float) -> float:
-    """Seconds of a lease before its first step; NaN if it does not show them."""
-    if math.isnan(rate) or not lease.readings:
-        return math.nan
-    first_s = min(at_s - (steps - lease.steps_before) / rate for at_s, steps in lease.readings)
-    return max(first_s - lease.ready_s, 0.0)
 
 
 def _averages(
@@ -312,7 +218,7 @@ def _work(
 ) -> Iterator[tuple[ObservedLease, tuple[float, float]]]:
     for one in leases:
         own_s = start_s.get(id(one), math.nan)
-        worked = _worked(one, usual_s[one.moved] if math.isnan(own_s) else own_s, lag_s)
+        worked = worked_by(one, usual_s[one.moved] if math.isnan(own_s) else own_s, lag_s)
         if worked is not None:
             yield one, worked
 

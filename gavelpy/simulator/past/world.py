@@ -12,7 +12,7 @@ from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.simulator.cluster import VirtualCluster
 from gavelpy.simulator.co_location import NONE
 from gavelpy.simulator.conditions.leases import LeaseConditions, Startup
-from gavelpy.simulator.past.learned import REPORTED_MAX, LeaseTurn, turn_of
+from gavelpy.simulator.past.lease_turns import REPORTED_MAX, LeaseTurn, turn_of
 from gavelpy.simulator.past.timers import SAME_S
 from gavelpy.simulator.past.work import Noise, TrueRates, Work
 from gavelpy.simulator.settings import Costs

@@ -150,7 +150,7 @@ class Lines(NamedTuple):
     limit: Floats  # (K,)
 
 
-_MANTISSA_BITS = 53  # of a float
+_FLOAT_BITS = 53  # of a mantissa
 SAMPLE = 2048  # rows that are compared first
 _DISTINCT = 0.9  # part of the sample above which jobs count as distinct: merging would gain little
 
@@ -234,7 +234,7 @@ def compiled_classes_of(rows: Floats) -> Classes:
     from gavelpy.solve.prices import problem_kernels
 
     of_job, representative, count = np.empty((3, len(rows)), dtype=np.int64)
-    words, dropped = rows.view(np.int64), _MANTISSA_BITS - MANTISSA_BITS
+    words, dropped = rows.view(np.int64), _FLOAT_BITS - MANTISSA_BITS
     classes = problem_kernels.classes_of(words, dropped, of_job, representative, count)
     return Classes(of_job, representative[:classes], count[:classes])
 

@@ -16,8 +16,8 @@ import pytest
 from gavelpy.journal.recording import Recording, read_recording
 from gavelpy.mechanism.events import ProgressReported
 from gavelpy.simulator.past.change import Change
-from gavelpy.simulator.past.learned import turn_of
-from gavelpy.simulator.past.ledger import Ledger
+from gavelpy.simulator.past.lease_turns import turn_of
+from gavelpy.simulator.past.ledger import Ledger, ObservedLease
 from gavelpy.simulator.past.replay import Replay
 from gavelpy.simulator.past.whatif import what_if
 from gavelpy.simulator.past.work import Noise
@@ -90,6 +90,14 @@ def test_leases_are_repeated_with_all_their_reports_also_those_without_new_steps
         found = one.steps_before + np.interp(now_s - one.ready_s, track[:, 0], track[:, 1])
         assert found == pytest.approx(steps), (now_s, lease)
     assert repeated > 50
+
+
+def test_a_lease_misses_no_report_that_it_made_just_before_or_after() -> None:
+    """A failed job is reported alone, and the others follow with the wake-up, some milliseconds later."""
+    reports, others = [(10.0, 1.0), (20.01, 2.0), (29.99, 3.0)], [20.0, 25.0, 30.0]
+    lease = ObservedLease(0, "v100", 1, 4.0, 0.0, ready_s=5.0, started_s=5.5, readings=reports, missed_s=others)
+
+    assert turn_of(lease, 1.0, 0.05).missed_s.tolist() == [20.0]  # seconds after it was ready
 
 
 def test_more_gpus_for_a_live_run_have_an_interval(tmp_path: Path) -> None:
