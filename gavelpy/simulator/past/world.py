@@ -165,18 +165,27 @@ class PastCluster(VirtualCluster):
             return None
         self._reported_s = now_s
         leased = self._leased()
-        rows = leased[[self._is_heard(row, now_s) for row in leased.tolist()]] if len(leased) else leased
+        known_s = self.costs.known_at_s(leased, now_s)
+        has_begun = (self.began_s[leased] < known_s).tolist()
+        rows = np.array(
+            [
+                row
+                for row, begun in zip(leased.tolist(), has_begun, strict=True)
+                if self._is_heard(row, now_s, begun=begun)
+            ],
+            dtype=np.int64,
+        )
         if not len(rows):
             return None
         made = self.steps_of(rows, self.costs.known_at_s(rows, now_s)).tolist()
         steps = [self._steps(row, steps, now_s) for row, steps in zip(rows.tolist(), made, strict=True)]
         return ProgressReported(rows, self.lease[rows], np.array(steps, dtype=np.float64))
 
-    def _is_heard(self, row: int, now_s: float) -> bool:
-        """Whether a job reports its steps by now: once it has made some, or as in the journal."""
+    def _is_heard(self, row: int, now_s: float, *, begun: bool) -> bool:
+        """Whether a job reports its steps by now: once it has begun to make some, or as in the journal."""
         turn = self._repeated(row)
         if turn is None or math.isnan(turn.heard_s):
-            return bool(self.began_s[row] < self.costs.known_at_s(np.array([row]), now_s))
+            return begun
         in_s = now_s - float(self.start_s[row])
         return in_s >= turn.heard_s - SAME_S and not (np.abs(turn.missed_s - in_s) <= SAME_S).any()
 
