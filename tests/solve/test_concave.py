@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gavelpy.errors import SolverFailed
-from gavelpy.model.problem import AllocationProblem
+from gavelpy.model.problem import AllocationProblem, Size
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxConcave, MaxSum, MaxSumLog
 from tests.solve.oracle import best_sum_log_by_cvxpy
@@ -44,6 +44,23 @@ def test_sum_of_logarithms_keeps_rate_floors() -> None:
 
     assert allocation.rate_steps_per_s == pytest.approx([3, 1], rel=1e-6)
     assert allocation.certificate.gap <= 1e-6
+
+
+def test_jobs_that_need_a_hundred_times_the_cpus_of_a_type_have_a_proved_optimum() -> None:
+    rng, n = np.random.default_rng(0), 40
+    ids, rates, cpus = [f"j{i}" for i in range(n)], rng.uniform(0.1, 1.0, (n, 3)), rng.choice([0.0, 0.1, 3.0, 16.0], n)
+    problem = AllocationProblem.of(
+        ids, "abc", [n, n, n // 2], rates, resources={"cpu": [n / 100, n, n]}, demand={"cpu": cpus}
+    )  # an unscaled program fails in the solver
+    problem = problem.with_sizes({job: [Size(2, efficiency=0.7), Size(8, efficiency=0.4)] for job in ids})
+    weight = np.ones(n)
+
+    allocation = solve(problem, MaxSumLog(weight))
+
+    assert (allocation.certificate.warning, allocation.certificate.path) == ("", "cvxpy")
+    assert allocation.certificate.gap <= 1e-8
+    steeper = weight / allocation.rate_steps_per_s  # no change of shares raises the sum of relative changes
+    assert solve(problem, MaxSum(steeper)).certificate.objective == pytest.approx(n, rel=1e-4)
 
 
 def test_equal_jobs_are_one_class_for_logarithms_too() -> None:
