@@ -135,6 +135,24 @@ EXTRA_OF: Final = {
 }  # fmt: skip
 
 
+_LINE_CHARACTERS_MAX: Final = 4_000
+
+
+def one_line(message: str) -> str:
+    r"""`message` as commands print it: one line, control characters escaped, the middle of a very long one left out.
+
+    >>> one_line("name must be text,\n  got \x1b[31m")
+    'name must be text, got \\x1b[31m'
+    """
+    line = " ".join(message.split())
+    if not line.isprintable():
+        line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in line)
+    if len(line) <= _LINE_CHARACTERS_MAX:
+        return line
+    end = _LINE_CHARACTERS_MAX // 4
+    return f"{line[: 3 * end]} ... ({len(line):,} characters) ... {line[-end:]}"
+
+
 def require(what: str, modules: Iterable[str]) -> None:
     """Raises InvalidInput with the `pip install` line if any of these modules, which `what` needs, is missing."""
     missing = [module for module in modules if find_spec(module) is None]

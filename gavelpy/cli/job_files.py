@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import shlex
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time
@@ -24,6 +23,7 @@ from gavelpy.cli.job_sizes import (
     size_fields,
 )
 from gavelpy.cli.job_texts import (
+    ARRAY_MAX,
     NODES_ALLOWED,
     VALUE_ALLOWED,
     array_and_limit,
@@ -34,6 +34,8 @@ from gavelpy.cli.job_texts import (
 )
 from gavelpy.cli.times import BEGIN_ALLOWED, SPAN_ALLOWED, begin, span
 from gavelpy.errors import InvalidInput
+from gavelpy.model.toml_text import parsed_toml
+from gavelpy.runtime.user_paths import user_path
 
 if TYPE_CHECKING:
     from gavelpy.runtime.wire import client_pb2
@@ -170,11 +172,11 @@ def toml_of(path: Path) -> dict[str, Any]:  # Any: TOML values
             content = file.read(_FILE_BYTES_MAX + 1)
         if len(content) > _FILE_BYTES_MAX:
             raise InvalidInput(f"file must have at most {_FILE_BYTES_MAX >> 20} MiB", file=str(path))
-        return tomllib.loads(content.decode("utf-8-sig"))
+        return parsed_toml(content.decode("utf-8-sig"), str(path))
     except OSError as error:
         raise InvalidInput(f"file cannot be read ({error.strerror})", file=str(path)) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInput(f"file is not TOML: {error}", file=str(path)) from None
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"text must be UTF-8: {error}", file=str(path)) from None
 
 
 def described(path: Path, where: str, table: dict[str, Any]) -> JobTemplate:
@@ -189,7 +191,7 @@ def described(path: Path, where: str, table: dict[str, Any]) -> JobTemplate:
         allowed, read = _FIELDS[name]
         try:
             values[name] = read(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):  # OverflowError: an integer of hundreds of digits
             raise InvalidInput(f"{where}.{name} must be {allowed}, got {value!r:.80}", file=str(path)) from None
     try:
         rates_given, curve = values.get("rates_steps_per_s", {}), values.get("efficiency", {})
@@ -197,22 +199,30 @@ def described(path: Path, where: str, table: dict[str, Any]) -> JobTemplate:
     except InvalidInput as error:
         raise InvalidInput(f"{where}: {error}", file=str(path)) from None
     here = path.absolute().parent
-    directory = here / values.get("working_directory", ".")
-    values |= {name: absolute(here, values[name]) for name in ("venv", "conda") if values.get(name)}
+    try:
+        directory = here / user_path("working_directory", values.get("working_directory", "."))
+        values |= {name: absolute(here, values[name], name) for name in ("venv", "conda") if values.get(name)}
+    except InvalidInput as error:
+        raise InvalidInput(f"{where}.{error}", file=str(path)) from None
     for name, field_name in _RENAMED.items():
         values |= {field_name: values.pop(name)} if name in values else {}
     return JobTemplate(**values | {"working_directory": str(directory.resolve())})
 
 
-def absolute(here: Path, path: str) -> str:
+def absolute(here: Path, path: str, field: str) -> str:
     """An absolute path without `.` and `..`; links stay, as they may differ on the nodes."""
-    return os.path.normpath(here / Path(path).expanduser())
+    return os.path.normpath(here / user_path(field, path))
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError
     return value
+
+
+def _array(value: object) -> str:
+    array_indices(array_and_limit(text := _text(value))[0])
+    return text
 
 
 def _command(value: object) -> str:
@@ -315,5 +325,5 @@ _FIELDS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "nodes": (NODES_ALLOWED, lambda value: _nodes("nodes", value)),
     "exclude": (NODES_ALLOWED, lambda value: _nodes("exclude", value)),
     "reservation": ("the name of a reservation", _text),
-    "array": ("a string such as 0-9 or 0-99%4", _text),
+    "array": (f"a string such as 0-9, 0-9:2, 1,5,7 or 0-99%4, with each of 1 to {ARRAY_MAX:,} indices once", _array),
 }

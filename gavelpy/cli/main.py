@@ -78,15 +78,15 @@ def _reported() -> tuple[type[BaseException], ...]:
 
 def _fail(error: BaseException, given: Sequence[str]) -> int:
     """Writes the error on stderr, as one line of text or JSON, and returns the exit code."""
-    from gavelpy.cli.output import INTERRUPTED, NAMES, json_line, printable
-    from gavelpy.errors import InvalidInput
+    from gavelpy.cli.output import INTERRUPTED, NAMES, json_line
+    from gavelpy.errors import InvalidInput, one_line
 
     message, code = _message_and_code(error, given)
     try:
         sys.stdout.flush()  # what was printed before the error
     except OSError:
         _abandon_stdout()
-    message = printable(" ".join(message.split()))
+    message = one_line(message)
     if _is_json(given):
         place = {"file": error.file, "line": error.line} if isinstance(error, InvalidInput) and error.file else {}
         sys.stderr.write(

@@ -6,12 +6,12 @@ the journal's database, is accepted and listed. A file for simulations only may 
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gavelpy.model.toml_text import parsed_toml
 from gavelpy.policies.base import PolicyRun
 
 if TYPE_CHECKING:
@@ -81,4 +81,4 @@ def read_scheduler_file(path: Path) -> SchedulerFile:
     """The configuration in a file; raises InvalidInput with file, line, field, value and what is allowed."""
     from gavelpy.runtime.daemon.config import read_config
 
-    return SchedulerFile(read_config(path, will_run=False), tomllib.loads(path.read_text(encoding="utf-8")))
+    return SchedulerFile(read_config(path, will_run=False), parsed_toml(path.read_text(encoding="utf-8"), str(path)))

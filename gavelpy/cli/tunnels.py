@@ -108,8 +108,8 @@ def run(
             environment={"TERM": os.environ.get("TERM", "dumb"), **t.pairs("--env", environment or [], "=")},
             secrets=t.secrets(secret or []),
             one_process_a_node=True,
-            venv=venv and f.absolute(Path.cwd(), venv),
-            conda=conda and f.absolute(Path.cwd(), conda),
+            venv=venv and f.absolute(Path.cwd(), venv, "--venv"),
+            conda=conda and f.absolute(Path.cwd(), conda, "--conda"),
             image=image,
         ).message()
         job.interactive = True

@@ -16,7 +16,6 @@ import difflib
 import itertools
 import math
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import Any, Final
 import numpy as np
 
 from gavelpy.errors import InvalidInput
+from gavelpy.model.toml_text import parsed_toml
 from gavelpy.sweeps.cells import Cell, Scalar, cell_options
 from gavelpy.traces.fields import read_text, shown
 
@@ -55,13 +55,8 @@ def grid_of(source: str | Path | Mapping[str, Any]) -> Grid:  # Any: scalars, li
         return _grid(dict(source), _Lines("", ""), Path.cwd())
     text = read_text(source)
     lines = _Lines(str(source), text)
-    try:
-        document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # bad syntax, thousands of digits, endless nesting
-        named = re.search(r"at line (\d+)", str(error))
-        line = int(named[1]) if named else text.count("\n") + (not text.endswith("\n"))  # the end of the text
-        raise InvalidInput(f"text must be TOML: {error}", file=lines.file, line=line) from None
-    return replace(_grid(document, lines, Path(source).parent), name=Path(source).stem)
+    grid = _grid(parsed_toml(text, lines.file), lines, Path(source).parent)
+    return replace(grid, name=Path(source).stem)
 
 
 def _grid(document: dict[str, Any], lines: _Lines, directory: Path) -> Grid:

@@ -11,7 +11,6 @@ racks are RACK-0, RACK-1 and so on.
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.model.cluster import GPU_COUNT_MAX, Cluster, ClusterNode
 from gavelpy.model.job import AMOUNT_MAX, NodeId
 from gavelpy.model.places import PLACE_NAMES
+from gavelpy.model.toml_text import parsed_toml
 from gavelpy.traces.fields import Place, csv_table, read_text, shown
 
 SUFFIXES = (".csv", ".toml")
@@ -69,10 +69,7 @@ def _from_csv(text: str, file: str) -> tuple[tuple[ClusterNode, ...], dict[str, 
 
 
 def _from_toml(text: str, file: str) -> tuple[tuple[ClusterNode, ...], dict[str, float]]:
-    try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidInput(f"text must be TOML, got {error}", file=file) from error
+    tables = parsed_toml(text, file)
     if unknown := sorted(tables.keys() - {"nodes", _PRICES}):
         raise InvalidInput(f"table must be nodes or {_PRICES}, got {shown(unknown[0])}")
     groups, prices = tables.get("nodes"), tables.get(_PRICES, {})

@@ -5,7 +5,6 @@ Catalogue and costs are also the specs of the roofline model (`estimator.rooflin
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from gavelpy.errors import InvalidInput
 from gavelpy.model.cluster import GpuSpecs, Precision, StepCost
 from gavelpy.model.throughput import ThroughputTable
+from gavelpy.model.toml_text import parsed_toml
 from gavelpy.traces.csv_format import read_csv_throughputs
 from gavelpy.traces.fields import Place, read_text
 
@@ -54,11 +54,7 @@ def catalogue(path: str | Path | None = None) -> dict[str, GpuModel]:
     """
     source = workloads_directory() / "gpus.toml" if path is None else path
     place = Place(str(source))
-    text = read_text(source)
-    try:
-        entries = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # bad syntax, thousands of digits, endless nesting
-        raise InvalidInput(f"text must be TOML, got {error}", file=place.file) from error
+    entries = parsed_toml(read_text(source), place.file)
     return {name: _gpu_model(name, entry, place) for name, entry in entries.items()}
 
 
@@ -95,10 +91,7 @@ def job_types(path: str | Path | None = None) -> dict[str, StepCost]:
     """
     source = workloads_directory() / "job_types.toml" if path is None else path
     place = Place(str(source))
-    try:
-        entries = tomllib.loads(read_text(source))
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"text must be TOML, got {error}", file=place.file) from error
+    entries = parsed_toml(read_text(source), place.file)
     return {name: _step_cost(name, entry, place) for name, entry in entries.items()}
 
 

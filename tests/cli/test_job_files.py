@@ -87,7 +87,7 @@ def test_name_of_an_array_gets_the_index_where_it_does_not_say_where(tmp_path: P
             "[[job]]\ncommand = 'a'\nsteps_total = 1\nsecrets = ['A=']",
             r"secrets must be a list of NAME or NAME=VARIABLE",
         ),
-        ("[[job]", r"jobs.toml: file is not TOML"),
+        ("[[job]", r"jobs.toml:1: text must be TOML"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, complaint: str) -> None:
@@ -99,7 +99,7 @@ def test_binary_file_is_no_job_file(tmp_path: Path) -> None:
     path = tmp_path / "jobs.toml"
     path.write_bytes(b"\xff\xfe\x00")
 
-    with pytest.raises(InvalidInput, match="file is not TOML"):
+    with pytest.raises(InvalidInput, match="text must be UTF-8"):
         read_job_file(path)
 
 

@@ -5,21 +5,23 @@ from __future__ import annotations
 import os
 import re
 import socket
-import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.places import PLACE_NAMES, check_place_name
+from gavelpy.model.toml_text import allowed_by, parsed_toml
 from gavelpy.runtime.addresses import are_loopback
 from gavelpy.runtime.agent.gpus import NVIDIA, VARIABLES, parse_gpus
 from gavelpy.runtime.agent.leases.containment import JobLimits
 from gavelpy.runtime.agent.leases.images import check_rules
 from gavelpy.runtime.security.tokens import NAME, NAME_ALLOWED, NODE_ID
 from gavelpy.runtime.shim.isolation import REPLACED, are_processes_hidden
+from gavelpy.runtime.user_paths import user_path
+from gavelpy.traces.fields import shown
 
 SYSTEM_CONFIG: Final = Path("/etc/gavel/node.toml")
 SECTION: Final = "node"
@@ -124,6 +126,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise InvalidInput(text)
         if not self.state_directory:
             raise InvalidInput("state_directory must be a path, for example /var/lib/gavel-node, got ''")
+        for name in ("state_directory", "checkpoint_directory", "token_file"):
+            user_path(name, getattr(self, name))
         if self.private_tmp:
             self._check_private_tmp()
         for name in ("memory_bytes_per_gpu", "processes_per_gpu"):
@@ -148,18 +152,18 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     @property
     def state(self) -> Path:
         """The state directory without symbolic links, so that all processes use one path."""
-        return Path(self.state_directory).expanduser().resolve()
+        return user_path("state_directory", self.state_directory).resolve()
 
     @property
     def checkpoints(self) -> Path:
         """The checkpoint directory. Links are not resolved, because its storage can hang."""
         given = self.checkpoint_directory
-        return _absolute(given) if given else self.state / "checkpoints"
+        return _absolute("checkpoint_directory", given) if given else self.state / "checkpoints"
 
     @property
     def has_own_checkpoints(self) -> bool:
         """Whether the checkpoint directory is below the state directory, so on the node's own disk."""
-        roots = (self.state, _absolute(self.state_directory))
+        roots = (self.state, _absolute("state_directory", self.state_directory))
         return any(self.checkpoints.is_relative_to(root) for root in roots)
 
     @property
@@ -197,7 +201,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         if not self.token_file:
             return ""
         try:
-            content = Path(self.token_file).expanduser().read_text(encoding="utf-8").strip()
+            content = user_path("token_file", self.token_file).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidInput(
                 f"token_file must be a file that can be read, got {self.token_file!r} ({error})"
@@ -235,9 +239,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             )
 
 
-def _absolute(path: str) -> Path:
+def _absolute(field: str, path: str) -> Path:
     """An absolute path, without access to the file system."""
-    return Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 Path.resolve follows links
+    return Path(os.path.abspath(user_path(field, path)))  # noqa: PTH100 Path.resolve follows links
 
 
 def node_config(given: Mapping[str, object], file: Path | None) -> NodeConfig:
@@ -249,25 +253,25 @@ def node_config(given: Mapping[str, object], file: Path | None) -> NodeConfig:
     try:
         return msgspec.convert(merged, NodeConfig)
     except msgspec.ValidationError as error:
-        text = _explained(error, merged)
-        name = text.split()[0]
+        text = _explained(error, NodeConfig, merged)
+        name = re.split(r"[ .\[]", text, maxsplit=1)[0]
         if file is not None and name in section and name not in given:
-            raise InvalidInput(text, file=str(file), line=_line_of(file, name)) from None
+            raise InvalidInput(text, file=str(file), line=_line_of(file, text.split()[0])) from None
         raise InvalidInput(text) from None
 
 
 def _section(file: Path) -> dict[str, object]:
     try:
-        content = tomllib.loads(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"cannot be read: {error}", file=str(file)) from None
-    except tomllib.TOMLDecodeError as error:
-        line = re.search(r"at line (\d+)", str(error))
-        raise InvalidInput(f"must be TOML: {error}", file=str(file), line=int(line[1]) if line else 0) from None
+        raise InvalidInput(f"file cannot be read: {error}", file=str(file)) from None
+    content = parsed_toml(text, str(file))
     others = [name for name in content if name != SECTION]
     section = content.get(SECTION, {})
     if others or not isinstance(section, dict):
-        raise InvalidInput(f"must hold one table, [{SECTION}], got {', '.join(others) or section!r}", file=str(file))
+        message = f"must hold one table, [{SECTION}], got {', '.join(map(repr, others)) or shown(section)}"
+        header = rf"\s*\[*\s*[\"']?{re.escape((others or [SECTION])[0])}\b"
+        raise InvalidInput(message, file=str(file), line=_first(text.splitlines(), 1, header))
     allowed = [field.name for field in msgspec.structs.fields(NodeConfig)]
     for name in section:
         if name not in allowed:
@@ -276,16 +280,41 @@ def _section(file: Path) -> dict[str, object]:
     return section
 
 
-def _explained(error: msgspec.ValidationError, merged: Mapping[str, object]) -> str:
+def _explained(error: msgspec.ValidationError, kind: type[msgspec.Struct], values: Mapping[str, Any]) -> str:
+    """The message for a value that is none of its field's; Any: values of the file."""
     if isinstance(error.__cause__, InvalidInput):
         return str(error.__cause__.args[0])
-    text, _, place = str(error).partition(" - at `$.")
-    name = place.rstrip("`")
-    allowed = re.sub(r"^Expected (.*), got .*$", r"\1", text).replace("`", "")
-    return f"{name} must be {allowed}, got {merged.get(name)!r}"
+    text, _, path = str(error).rstrip("`").partition(" - at `$")
+    name = path.strip(".").partition("[")[0]
+    if name == "types" and isinstance(values[name], Mapping):
+        return _explained_type(values[name])
+    if unknown := re.search(r"unknown field `(.*)", text, re.DOTALL):
+        return f"{unknown[1]} is unknown; allowed are {', '.join(kind.__struct_fields__)}"
+    return f"{path.strip('.')} must be {allowed_by(text)}, got {shown(values[name])}"
 
 
-def _line_of(file: Path, name: str) -> int:
+def _explained_type(tables: Mapping[str, Any]) -> str:  # Any: values of the file
+    """The message for the first bad table [node.types.NAME]: msgspec's path leaves out its name."""
+    for gpu_type, table in tables.items():
+        if not isinstance(table, Mapping):
+            return f"types.{gpu_type} must be a table, got {shown(table)}"
+        try:
+            msgspec.convert(table, TypeConfig)
+        except msgspec.ValidationError as error:
+            return f"types.{gpu_type}.{_explained(error, TypeConfig, table)}"
+    return f"types must be tables [{SECTION}.types.NAME], got {shown(tables)}"
+
+
+def _line_of(file: Path, path: str) -> int:
+    """The line of the field with this path below [node], else of its table, from 1; 0 = not found."""
     lines = file.read_text(encoding="utf-8").splitlines()
-    pattern = re.compile(rf"\s*(\[{SECTION}\.)?[\"']?{re.escape(name)}[\"']?\s*[=\]]")
-    return next((number for number, line in enumerate(lines, 1) if pattern.match(line)), 0)
+    table, _, name = path.partition("[")[0].rpartition(".")
+    header = _first(lines, 1, rf"\s*\[{SECTION}\.{re.escape(table)}\]") if table else 0
+    if table and not header:
+        return 0
+    return _first(lines, header + 1, rf"\s*(\[{SECTION}\.)?[\"']?{re.escape(name)}[\"']?\s*[=\]]") or header
+
+
+def _first(lines: Sequence[str], start: int, pattern: str) -> int:
+    """The first line from `start` on that begins with the pattern, from 1; 0 = none."""
+    return next((number for number in range(start, len(lines) + 1) if re.match(pattern, lines[number - 1])), 0)

@@ -13,7 +13,7 @@ from typing import Annotated, cast
 
 import typer
 
-from gavelpy.errors import GavelError, InvalidInput, missing_extra
+from gavelpy.errors import GavelError, InvalidInput, missing_extra, one_line
 from gavelpy.runtime.agent.agent_state import lock_state
 from gavelpy.runtime.agent.config import NodeConfig, node_config
 from gavelpy.runtime.agent.machine import machine_of
@@ -304,7 +304,7 @@ def _checked_parts(config: NodeConfig) -> tuple[NodePart, ...]:
 
 
 def _print_error(message: str, code: int) -> int:
-    sys.stderr.write(f"error: {' '.join(message.split())}\n")
+    sys.stderr.write(f"error: {one_line(message)}\n")
     return code
 
 

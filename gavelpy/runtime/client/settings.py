@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from gavelpy.errors import InvalidInput
+from gavelpy.model.toml_text import parsed_toml
 from gavelpy.runtime.addresses import addresses_of
+from gavelpy.runtime.user_paths import user_path
 
 SCHEDULER = "127.0.0.1:7077"
 TIMEOUT_S = 10.0
@@ -44,8 +45,9 @@ class ClientSettings:
         """The token, read from `token_file` if given so; empty = none."""
         if self.token or not self.token_file:
             return _checked_secret("token", self.token)
+        file = user_path("token_file", self.token_file)
         try:
-            content = Path(self.token_file).expanduser().read_text(encoding="utf-8")
+            content = file.read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             raise InvalidInput(f"token_file must be a readable file, got {self.token_file!r} ({error})") from None
         return _checked_secret("token_file", content.strip())
@@ -61,13 +63,18 @@ def load_settings(flags: Mapping[str, str], environment: Mapping[str, str]) -> C
         *((str(path), _file(path)) for path in (home / "gavel" / "config.toml", SYSTEM_FILE)),
     ]
     merged: dict[str, str] = {}
+    files: dict[str, str] = {}  # by setting, the file that it is from
     for place, values in reversed(places):
         if {"token", "token_file"} & set(values):  # either of them overrides both from a place of lower precedence
             merged.pop("token", None)
             merged.pop("token_file", None)
         merged |= {name: _text(place, name, value) for name, value in values.items()}
+        files |= dict.fromkeys(values, place if Path(place).is_absolute() else "")
     timeout = merged.pop("timeout_s", str(TIMEOUT_S))
-    return ClientSettings(**merged, timeout_s=_seconds(timeout))
+    try:
+        return ClientSettings(**merged, timeout_s=_seconds(timeout))
+    except InvalidInput as error:
+        raise error.located(files.get(error.args[0].split()[0], "")) from None
 
 
 def _names() -> list[str]:
@@ -81,14 +88,14 @@ def _variable(name: str) -> str:
 def _file(path: Path) -> dict[str, object]:
     """The contents of a configuration file; empty if there is none."""
     try:
-        with path.open("rb") as file:
-            found: dict[str, object] = tomllib.load(file)
+        text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
         raise InvalidInput(f"configuration cannot be read ({error.strerror})", file=str(path)) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"configuration is not TOML: {error}", file=str(path)) from None
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"text must be UTF-8: {error}", file=str(path)) from None
+    found = parsed_toml(text, str(path))
     for name in found:
         if name not in _names():
             raise InvalidInput(f"unknown field {name!r}; the fields are {', '.join(_names())}", file=str(path))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -26,6 +25,7 @@ from gavelpy.mechanism.settings import (
     settings_values,
 )
 from gavelpy.mechanism.teams import Team
+from gavelpy.model.toml_text import allowed_by, parsed_toml
 from gavelpy.policies.base import Policy, policy_named, uses_deadlines, varies_with_time
 from gavelpy.policies.policy_file import is_in_file
 from gavelpy.policies.team_rows import check_counts_teams
@@ -42,6 +42,7 @@ from gavelpy.runtime.daemon.config_sections import (
     ThroughputSettings,
 )
 from gavelpy.runtime.security.exposure import SecuritySettings, check_exposure
+from gavelpy.traces.fields import shown
 
 PRIORITIES = "priorities"  # [priorities.NAME] and [teams.NAME], which become settings of the mechanism
 TEAMS = "teams"
@@ -183,10 +184,7 @@ def _text_of(path: str | Path) -> str:
 
 
 def _parsed(text: str, file: str) -> tuple[_Source, dict[str, Any]]:  # Any: TOML
-    try:
-        return _Source(text, file), tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"must be TOML: {error}", file=file, line=_line_in(str(error))) from None
+    return _Source(text, file), parsed_toml(text, file)
 
 
 def _with_tables(
@@ -210,7 +208,7 @@ class _Source:
 
     def section(self, name: str, kind: type[Settings], given: object) -> Settings:
         if not isinstance(given, dict):
-            raise self.complaint("", name, f"{name} must be a table, [{name}], got {given!r}")
+            raise self.complaint("", name, f"{name} must be a table, [{name}], got {shown(given)}")
         allowed = _names(kind)
         for field in given:
             if field not in allowed:
@@ -232,13 +230,13 @@ class _Source:
     def named_tables(self, group: str, given: object) -> tuple[PriorityClass | Team | GpuType, ...]:
         """The tables [GROUP.NAME]."""
         if not isinstance(given, dict):
-            raise self.complaint("", group, f"{group} must be tables, [{group}.NAME], got {given!r}")
+            raise self.complaint("", group, f"{group} must be tables, [{group}.NAME], got {shown(given)}")
         return tuple(self._named_table(group, name, table) for name, table in given.items())
 
     def _named_table(self, group: str, name: str, given: object) -> PriorityClass | Team | GpuType:
         section, kind = f"{group}.{name}", _NAMED[group]
         if not isinstance(given, dict):
-            raise self.complaint(group, name, f"{section} must be a table, [{section}], got {given!r}")
+            raise self.complaint(group, name, f"{section} must be a table, [{section}], got {shown(given)}")
         allowed = [field for field in kind.__dataclass_fields__ if field != "name"]
         for field in given:
             if field not in allowed:
@@ -321,12 +319,7 @@ def _explained(
         return "", f"{section}.{missing[1]} must be given"
     field = re.match(r"\.(\w+)", place)
     name = field[1] if field else ""
-    allowed = re.sub(r"^Expected (.*), got .*$", r"\1", text).replace("`", "")
+    allowed = allowed_by(text)
     if text.startswith("Invalid enum value"):
         allowed = f"one of {', '.join(get_type_hints(kind)[name])}"
-    return name, f"{section}.{name} must be {allowed}, got {given.get(name)!r}"
-
-
-def _line_in(text: str) -> int:
-    found = re.search(r"at line (\d+)", text)
-    return int(found[1]) if found else 0
+    return name, f"{section}.{name} must be {allowed}, got {shown(given.get(name))}"

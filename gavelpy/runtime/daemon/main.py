@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from gavelpy.errors import EventsLost, GavelError, InvalidInput, missing_extra
+from gavelpy.errors import EventsLost, GavelError, InvalidInput, missing_extra, one_line
 from gavelpy.runtime.service_manager import quiet_grpc, set_up_logging
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _complain(message: str, code: int) -> int:
-    sys.stderr.write(f"error: {' '.join(message.split())}\n")
+    sys.stderr.write(f"error: {one_line(message)}\n")
     return code
 
 

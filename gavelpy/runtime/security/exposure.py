@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from gavelpy.errors import InvalidInput
+from gavelpy.runtime.user_paths import user_path
 
 if TYPE_CHECKING:
     import grpc
@@ -122,8 +123,9 @@ def channel_credentials(tls_ca: str, tls_certificate: str, tls_key: str) -> grpc
 
 def pem_file(field: str, path: str) -> bytes:
     """The bytes of a PEM file; raises InvalidInput with the field's name."""
+    file = user_path(field, path)
     try:
-        content = Path(path).expanduser().read_bytes()
+        content = file.read_bytes()
     except (OSError, ValueError) as error:
         raise InvalidInput(f"{field} must be a file that can be read, got {path!r} ({error})") from None
     if b"-----BEGIN " not in content:

@@ -11,7 +11,7 @@ A file has the same names:
 
 from __future__ import annotations
 
-import tomllib
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from gavelpy.errors import InvalidInput
+from gavelpy.model.toml_text import allowed_by, parsed_toml
 from gavelpy.simulator.conditions.causes import (
     Cancellations,
     Checkpoints,
@@ -100,12 +101,11 @@ def read_conditions(path: Path) -> Conditions:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise InvalidInput(f"conditions cannot be read: {why}", file=str(path)) from None
+    document = parsed_toml(text, str(path))
     try:
-        return conditions_of(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidInput(f"conditions must be TOML: {error}", file=str(path)) from None
+        return conditions_of(document)
     except InvalidInput as error:
-        raise InvalidInput(str(error), file=str(path)) from None
+        raise error.located(str(path)) from None
 
 
 def conditions_of(values: Mapping[str, Any]) -> Conditions:  # Any: values as in the file
@@ -117,10 +117,20 @@ def conditions_of(values: Mapping[str, Any]) -> Conditions:  # Any: values as in
         try:
             given[name] = msgspec.convert(section, hints[name])
         except msgspec.ValidationError as error:
-            raise InvalidInput(f"[{name}]: {error}, got {section!r}") from None
+            raise InvalidInput(_explained(name, section, error)) from None
         except InvalidInput as error:
             raise InvalidInput(f"[{name}]: {error}") from None
     return Conditions(**given)
+
+
+def _explained(name: str, section: Any, error: msgspec.ValidationError) -> str:  # Any: a value of the file
+    """The message for a value that is none of its field's: the field, what it may be, and the value."""
+    text, _, path = str(error).rstrip("`").partition(" - at `$")
+    value = section
+    if "[...]" not in path:  # where msgspec leaves out the key of a table by name, the message shows the whole section
+        for key, row in re.findall(r"\.(\w+)|\[(\d+)\]", path):
+            value = value[int(row)] if row else value[key]
+    return f"[{name}]: {path.removeprefix('.') or 'it'} must be {allowed_by(text)}, got {value!r:.80}"
 
 
 def _check_names(values: Any, kind: Any, where: str) -> None:  # Any: nested values and types

@@ -47,12 +47,18 @@ def test_flags_go_before_the_environment_and_that_before_the_file(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('node_id = "n"\ngpus = 3', ":3: gpus must be str, got 3"),
+        ('node_id = "n"\ngpus = 3', ":3: gpus must be a string, got 3"),
         ('\ngpu = "v100:1"', ":3: gpu is unknown; allowed are state_directory, scheduler, node_id"),
         ('gpus = "V100"', ":2: gpus must look like v100:4"),
         ('gpus = "v100:1"\nspeed_factor = 1.5', ":3: speed_factor must be in [0.01, 1], got 1.5"),
         ('scheduler = "cluster.example:7077"', "needs tls_ca and token_file"),
-        ('gpus = "v100:1', "must be TOML"),
+        ('gpus = "v100:1', ":2: text must be TOML"),
+        ('gpus = "v100:1"\n[node.types.v100]\ncpus = "x"', ":4: types.v100.cpus must be a number, got 'x'"),
+        (
+            'gpus = "v100:1"\n[node.types.v100]\nrack = 1',
+            ":4: types.v100.rack is unknown; allowed are devices, vendor, cpus",
+        ),
+        ('image_mounts = ["a", 3]', ":2: image_mounts[1] must be a string, got ['a', 3]"),
     ],
 )
 def test_complaint_about_the_file_names_line_field_and_value(

@@ -68,12 +68,12 @@ def test_token_of_a_nearer_place_goes_before_a_token_file_of_a_farther(
             "scheduler = 'a:1'\nshceduler = 'b:2'\n",
             r"config.toml: unknown field 'shceduler'; the fields are scheduler, ",
         ),
-        ("scheduler = [", r"config.toml: configuration is not TOML"),
+        ("scheduler = [", r"config.toml:1: text must be TOML"),
         ("scheduler = ['a:1']", r"config.toml: scheduler must be a string or a number, got \['a:1'\]"),
-        ("timeout_s = -1", r"timeout_s must be in \(0, 3600\], got -1.0"),
+        ("timeout_s = -1", r"config.toml: timeout_s must be in \(0, 3600\], got -1.0"),
         ("timeout_s = 'soon'", r"timeout_s must be a number of seconds, got 'soon'"),
         ("timeout_s = nan", r"timeout_s must be in \(0, 3600\], got nan"),
-        ("scheduler = ' '", r"scheduler must be HOST:PORT, .* got ''"),
+        ("scheduler = ' '", r"config.toml: scheduler must be HOST:PORT, .* got ''"),
         ("tls_key = 'k'", r"tls_certificate and tls_key must both be given or neither"),
     ],
 )
@@ -89,6 +89,11 @@ def test_file_that_is_wrong_is_named_with_field_and_value(
 def test_token_file_that_is_missing_is_named(environment: dict[str, str]) -> None:
     with pytest.raises(InvalidInput, match="token_file must be a readable file, got 'nowhere'"):
         _ = load_settings({"token_file": "nowhere"}, environment).secret
+
+
+def test_home_of_an_unknown_account_is_refused(environment: dict[str, str]) -> None:
+    with pytest.raises(InvalidInput, match="token_file must be a path, or start with ~ or ~USER of an account"):
+        _ = load_settings({"token_file": "~nobody-here/token"}, environment).secret
 
 
 @pytest.mark.parametrize(
