@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -21,7 +20,7 @@ from threading import get_native_id
 from typing import Any, Final
 
 from gavelpy.errors import InvalidInput, RemoteViolation
-from gavelpy.runtime import lease_files, snapshots
+from gavelpy.runtime import lease_files
 from gavelpy.runtime.accounts import account_of, acting_as
 from gavelpy.runtime.whole_files import read_text_whole, write_text_whole
 
@@ -74,6 +73,8 @@ def mark(root: str, cluster_id: str) -> str:
     if not owner:
         file.write_text(cluster_id + "\n", encoding="utf-8")
     if owner in ("", cluster_id):
+        from gavelpy.runtime import snapshots  # here, because each agent's storage process would load tarfile
+
         identify(file.parent, is_new=True)
         _make_shared(file.parent / snapshots.DIRECTORY)
     return owner or cluster_id
@@ -208,7 +209,7 @@ def _link_new(file: Path) -> None:
 
 
 def _new_id() -> str:
-    return secrets.token_hex(_ID_BYTES) + "\n"
+    return os.urandom(_ID_BYTES).hex() + "\n"
 
 
 FILES_FREE_MIN: Final = 64

@@ -6,7 +6,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -26,23 +26,12 @@ from gavelpy.mechanism.sizes import sizes_of
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.job import JobSpec
 from gavelpy.simulator.cluster import VirtualCluster
+from gavelpy.simulator.expected import NOT_SEEN_S, Expected
 from gavelpy.simulator.settings import Costs
 from gavelpy.simulator.virtual_scheduler import VirtualScheduler
 
 LEFT_S_MIN = 0.01  # a job that has reached its time limit ends at once
 COSTS = Costs(checkpoint_s=2.0, restart_s=5.0, migration_s=0.0)  # that a forecast assumes
-NOT_SEEN_S = math.inf
-
-
-@dataclass(frozen=True)
-class Expected:
-    """Forecast of a job, counted from now. Infinite = not within the simulated time."""
-
-    start_in_s: float = NOT_SEEN_S
-    finish_in_s: float = NOT_SEEN_S
-    gpu_type: str = ""  # of its first lease, as the next two
-    node_ids: tuple[str, ...] = ()
-    gpus: int = 0
 
 
 class Forecast(VirtualScheduler):

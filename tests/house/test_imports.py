@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import gavelpy
+from tests.house.project import ROOT
 
 HEAVY = {"cvxpy", "grpc", "highspy", "numba", "pandas", "plotly", "scipy", "torch"}
 PRINT_LOADED = """
@@ -64,6 +65,23 @@ def test_scheduler_that_starts_loads_neither_the_estimators_libraries_nor_the_we
 
     assert {"grpc", "msgspec", "numpy", "sqlalchemy", "typer"} <= loaded
     assert loaded & {*HEAVY - {"grpc"}, "aiohttp", "hypothesis", "jinja2", "pydantic", "rich"} == set()
+
+
+def test_scheduler_and_its_storage_process_start_without_what_few_of_them_use() -> None:
+    program = "import sys; sys.path.append({root!r}); import {module}; print(*sys.modules)"
+
+    def modules(module: str, *options: str) -> set[str]:
+        code = program.format(root=str(ROOT), module=module)
+        command = [sys.executable, *options, "-c", code]
+        return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+
+    scheduler = modules("gavelpy.runtime.daemon.service")
+    storage = modules("gavelpy.runtime.checkpoint_directory", "-I", "-S")
+
+    assert "gavelpy.simulator.expected" in scheduler
+    assert scheduler & {"gavelpy.engine", "gavelpy.simulator.forecast", "gavelpy.simulator.settings"} == set()
+    assert "gavelpy.runtime.lease_files" in storage
+    assert storage & {"gavelpy.runtime.snapshots", "gzip", "random", "secrets", "subprocess", "tarfile"} == set()
 
 
 def test_engine_that_starts_loads_no_scipy() -> None:

@@ -25,7 +25,8 @@ from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.mechanism.snapshot import copied, restore
 from gavelpy.model.problem import BlindView
 from gavelpy.policies.base import planned_over_rounds
-from gavelpy.simulator.forecast import COSTS, Expected, Forecast
+from gavelpy.simulator.expected import Expected
+from gavelpy.simulator.forecast import COSTS, Forecast
 from gavelpy.simulator.intervals import COVERAGE, IntervalModel
 from gavelpy.simulator.past.change import Change, policy_of
 from gavelpy.simulator.past.ledger import Ledger, ObservedJob

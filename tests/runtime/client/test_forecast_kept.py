@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gavelpy.runtime.daemon.engine.forecast import Ahead, Forecaster, Outlook, Outlooks
-from gavelpy.simulator.forecast import Expected
+from gavelpy.simulator.expected import Expected
 from tests.runtime.client.test_forecast import FIRST_COME, START_S, ahead, bench
 
 NO_RATES: Mapping[int, float] = {}

@@ -16,7 +16,7 @@ from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.runtime.daemon.engine.forecast import Ahead
 from gavelpy.runtime.daemon.engine.forecast_record import JOBS_AT_ONCE, ForecastRecord
 from gavelpy.runtime.daemon.engine.forecasts import Forecasts, Times
-from gavelpy.simulator.forecast import Expected
+from gavelpy.simulator.expected import Expected
 
 
 @dataclass

@@ -13,7 +13,7 @@ from gavelpy.errors import JournalFailed
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.runtime.daemon.engine.forecast_record import KEPT, ForecastRecord
 from gavelpy.runtime.daemon.engine.forecasts import END, START, Forecasts, OpenForecast, of_text, text_of
-from gavelpy.simulator.forecast import Expected
+from gavelpy.simulator.expected import Expected
 from gavelpy.simulator.intervals import GROUP, IntervalModel, Row
 from tests.runtime.daemon.test_forecast_record import World, note
 

@@ -25,7 +25,7 @@ from gavelpy.mechanism.snapshot import copied
 from gavelpy.model.job import JobId, JobSpec
 from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
 from gavelpy.runtime.daemon.engine.worker_process import WorkerFailed, WorkerProcess
-from gavelpy.simulator.forecast import Expected
+from gavelpy.simulator.expected import Expected
 
 logger = logging.getLogger(__name__)
 WORKER = "gavelpy.runtime.daemon.engine.forecast_worker:forecast"

@@ -25,7 +25,7 @@ from gavelpy.mechanism.lifecycle import ALIVE, JobState
 from gavelpy.runtime.daemon.engine.forecast import Ahead, Forecaster
 from gavelpy.runtime.daemon.engine.forecasts import END, START, OpenForecast, of_text, text_of
 from gavelpy.runtime.daemon.leases.lease import measured_rates
-from gavelpy.simulator.forecast import Expected
+from gavelpy.simulator.expected import Expected
 
 if TYPE_CHECKING:
     from gavelpy.runtime.daemon.queries.state import SchedulerState

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from gavelpy.errors import InvalidInput
-from gavelpy.simulator.forecast import Expected
+from gavelpy.simulator.expected import Expected
 from gavelpy.simulator.intervals import Interval, IntervalModel, Row
 
 START, END = "start", "end"

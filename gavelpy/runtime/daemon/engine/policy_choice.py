@@ -18,7 +18,7 @@ from gavelpy.model.problem import BlindView
 from gavelpy.policies.base import Policy, ProblemInput, needs_of, planned_over_rounds, policy_named
 from gavelpy.policies.policy_file import is_in_file
 from gavelpy.policies.refusals import refuse_needs, refuse_sizes
-from gavelpy.simulator.settings import Costs
+from gavelpy.simulator.conditions.job_costs import Costs
 
 TURN_S = Costs().turn_s  # cost of a start and a stop of a job, for policies that plan with it
 

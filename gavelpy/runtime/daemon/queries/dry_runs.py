@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gavelpy.runtime.daemon.engine.forecasts import Times
-from gavelpy.simulator.forecast import Expected
+from gavelpy.simulator.expected import Expected
 
 
 @dataclass(frozen=True)

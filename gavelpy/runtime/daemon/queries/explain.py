@@ -36,7 +36,7 @@ from gavelpy.runtime.daemon.queries.job_status import JobStatus
 from gavelpy.runtime.daemon.queries.jobs import JobQueries, as_described
 from gavelpy.runtime.daemon.queries.teams import team_notes
 from gavelpy.runtime.lease_files import lease_checkpoints, step_name
-from gavelpy.simulator.forecast import Expected
+from gavelpy.simulator.expected import Expected
 
 if TYPE_CHECKING:
     from gavelpy.runtime.daemon.queries.state import SchedulerState

@@ -24,7 +24,7 @@ from gavelpy.runtime.daemon.queries.jobs import JobQueries
 from gavelpy.runtime.daemon.scheduler import Scheduler
 from gavelpy.runtime.daemon.web.access import Access, answer, body_of
 from gavelpy.runtime.security.identity import Caller, Operation
-from gavelpy.simulator.forecast import Expected
+from gavelpy.simulator.expected import Expected
 
 GPUS_MAX = 10_000  # of a type, in addition
 JOBS_SHOWN = 20
