@@ -253,8 +253,10 @@ def _configured(
 #
 # Seconds since the cluster began, monotonic even if the system date changes. Within one boot of a host it follows the
 # boot clock, also across restarts of the scheduler. After a reboot or on another host only the date is available;
-# `slack_s` bounds the error.
+# `slack_s` bounds the error. If the date is set, because it was wrong, the dates of all times follow, not the times.
 
+DATE_STEP_S: Final = 5.0  # smaller corrections leave dates as they were reported
+DATE_EVERY_S: Final = 10.0  # between two looks at the date
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -285,6 +287,11 @@ class SchedulerClock:
         """Unix time of a time of the scheduler's clock."""
         return self.epoch_s + now_s
 
+    def dated(self, now_s: float, date_s: float) -> SchedulerClock:
+        """The clock with the dates of a system whose date is `date_s` now; itself unless the date was set."""
+        epoch_s = date_s - now_s
+        return replace(self, epoch_s=epoch_s) if abs(epoch_s - self.epoch_s) > DATE_STEP_S else self
+
     @property
     def text(self) -> str:
         """Serialised, for the journal."""
@@ -304,6 +311,6 @@ def started(text: str, last_s: float, *, boot: str, boot_s: float, date_s: float
     except (LookupError, TypeError, ValueError) as error:
         raise JournalCorrupt(f"the clock stored in the journal is corrupt: {error!r}") from None
     if older == boot and boot_s - behind_s >= last_s:
-        return SchedulerClock(epoch_s, behind_s, boot)
+        return SchedulerClock(epoch_s, behind_s, boot).dated(boot_s - behind_s, date_s)
     now_s = max(last_s, date_s - epoch_s)
-    return SchedulerClock(epoch_s, boot_s - now_s, boot, slack_s=now_s - last_s)
+    return SchedulerClock(epoch_s, boot_s - now_s, boot, slack_s=now_s - last_s).dated(now_s, date_s)

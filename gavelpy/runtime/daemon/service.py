@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gavelpy.errors import InvalidInput
+from gavelpy.errors import GavelError, InvalidInput
 from gavelpy.journal.database import SchedulerMember
 from gavelpy.journal.sqlite import BackupSettings
 from gavelpy.journal.store import EventStore, open_store
@@ -29,7 +29,7 @@ from gavelpy.runtime.daemon.listening import HttpPorts
 from gavelpy.runtime.daemon.metrics import scraped
 from gavelpy.runtime.daemon.notifier import Notifier
 from gavelpy.runtime.daemon.queries.jobs import JobQueries
-from gavelpy.runtime.daemon.recovery import Recovered, recover
+from gavelpy.runtime.daemon.recovery import CLOCK, DATE_EVERY_S, Recovered, recover
 from gavelpy.runtime.daemon.rpc.server import STOP_GRACE_S, Server
 from gavelpy.runtime.daemon.scheduler import Scheduler
 from gavelpy.runtime.service_manager import sd_notify
@@ -103,6 +103,7 @@ class Service:
         notifying = asyncio.create_task(Notifier(scheduler, JobQueries(scheduler)).run())
         stopping = asyncio.create_task(self._stop.wait())
         watching = asyncio.create_task(watchdog())
+        dating = asyncio.create_task(keep_dates(scheduler))
         tasks = {running, stopping}
         if leading is not None:
             tasks.add(handing_over := asyncio.create_task(leading))
@@ -127,7 +128,7 @@ class Service:
             for one in filter(None, (page, http)):
                 await one.stop()
             await scheduler.stop()
-            for task in (*(tasks - {running}), watching, marking, notifying):
+            for task in (*(tasks - {running}), watching, dating, marking, notifying):
                 task.cancel()
             await asyncio.wait({running})
         running.result()
@@ -291,6 +292,25 @@ async def watchdog() -> None:
     while period_us.isdecimal() and int(period_us) > 0:
         sd_notify("WATCHDOG=1")
         await asyncio.sleep(int(period_us) / 2e6)
+
+
+async def keep_dates(scheduler: Scheduler) -> None:
+    """Corrects the dates of all times whenever the system's date was set."""
+    while True:
+        await asyncio.sleep(DATE_EVERY_S)
+        try:
+            await follow_date(scheduler)
+        except GavelError as error:  # the scheduler stops, or the driver fails, too
+            logger.warning("dates not kept", extra={"detail": str(error)})
+
+
+async def follow_date(scheduler: Scheduler) -> None:
+    """Corrects the dates of all times if the system's date was set since the last look."""
+    clock = scheduler.clock.dated(scheduler.clock.now_s(), time.time())
+    if clock is not scheduler.clock:
+        logger.warning("the date was set", extra={"by_s": clock.epoch_s - scheduler.clock.epoch_s})
+        scheduler.clock = clock
+        await scheduler.read_journal(lambda store: store.set_meta(CLOCK, clock.text))
 
 
 async def _mark_checkpoints(storage: StorageWorkers, directory: str, cluster_id: str, limit_s: float) -> None:
