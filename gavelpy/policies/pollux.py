@@ -70,7 +70,7 @@ class Pollux:
         past, view = PastOfJobs(problem), problem.blind_to_type()
         choices = GoodputChoices(view, past)
         speedup = choices.factor(past) * choices.rate / fair_rate(view)[choices.job]
-        best = best_whole_choices(choices.job, self._value(speedup), choices.demand, problem.row_capacity)
+        best = best_whole_choices(choices.job, self.value(speedup), choices.demand, problem.row_capacity)
         chosen = best.chosen[np.lexsort((choices.job[best.chosen], -choices.gpus[best.chosen]))]
         share = np.zeros(problem.fits.shape)
         share[choices.row[chosen], choices.gpu_type[chosen]] = 1.0
@@ -80,7 +80,7 @@ class Pollux:
         places = np.column_stack([choices.row[chosen], choices.gpu_type[chosen]]).reshape(-1, 2)
         return replace(found, next_round=places.astype(np.int64), memory=past.memory())
 
-    def _value(self, speedup: Floats) -> Floats:
+    def value(self, speedup: Floats) -> Floats:
         """What each choice adds to the sum of powers, compared with waiting; a choice that is no better has none."""
         sign = -1.0 if self.power < 0 else 1.0
         value: Floats = sign * (np.maximum(speedup, self.waiting) ** self.power - self.waiting**self.power)
