@@ -37,6 +37,7 @@ PUBLISHED = {BUSY: 2.32, JCT: 2.72}
 
 
 SMALL, FULL = DrawnSize(60, 32, 20.0), DrawnSize(240, 64, 40.0)
+LOW = DrawnSize(60, 32, 2.5)  # few jobs at a time, where partitions leave GPUs free
 
 
 def elastic(setting: DrawnSize, seed: int, table: ThroughputTable) -> Trace:
@@ -73,7 +74,7 @@ def utilisation(result: SimulationResult, gpus: int, until_s: float) -> float:
     return float(used_s @ held) / (gpus * until_s)
 
 
-def compared(traces: list[Trace], gpus: int, size: FigureSize) -> Reproduction:
+def compared(traces: list[Trace], gpus: int, size: FigureSize, load: str = "") -> Reproduction:
     """Each policy's means over the traces, and Dorm's ratios to each partition."""
     cluster, settings = Cluster.parse(f"{GPU_TYPE}:{gpus}"), settings_with(ROUND_S)
     found: dict[str, list[tuple[float, float, float]]] = {}
@@ -89,7 +90,7 @@ def compared(traces: list[Trace], gpus: int, size: FigureSize) -> Reproduction:
             jct_h = float(completion_s(result, trace).mean()) / 3600.0
             found.setdefault(name, []).append((100.0 * busy, 100.0 * whole, jct_h))
     means = {name: np.mean(values, axis=0).tolist() for name, values in found.items()}
-    at = f"{sum(map(len, traces))} jobs"
+    at = f"{sum(map(len, traces))} jobs{load}"
     rows = rows_of(at, means, (BUSY, WHOLE, JCT))
     for label in (name for name in means if name not in DORMS):
         busy, whole, slower = (means[DEFAULT][k] / means[label][k] for k in range(3))
@@ -115,9 +116,20 @@ def _over_time(results: dict[str, SimulationResult], gpus: int) -> Figure:
 
 
 def against_partitions(size: FigureSize) -> Reproduction:
-    """Dorm and static partitions on generated traces."""
+    """Dorm and static partitions on generated traces, with more jobs than GPUs and with few."""
     setting, seeds = (FULL, size.seeds or FULL_SEEDS) if size.is_full else (SMALL, size.seeds or 1)
-    return compared([elastic(setting, seed, size.table) for seed in range(seeds)], setting.gpus, size)
+    busy, low = (
+        compared(
+            [elastic(one, seed, size.table) for seed in range(seeds)],
+            one.gpus,
+            size,
+            f", {one.rate_jobs_per_h:g} an hour on {one.gpus}",
+        )
+        for one in (setting, LOW)
+    )
+    curves = replace(low.figures[0], name="utilisation_low")
+    used = {**busy.parameters, "low_load": {"jobs": LOW.jobs, "gpus": LOW.gpus, "rate_per_h": LOW.rate_jobs_per_h}}
+    return Reproduction((*busy.rows, *low.rows), (*busy.figures, curves), used)
 
 
 AGAINST_PARTITIONS = PublishedFigure(

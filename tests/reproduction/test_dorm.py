@@ -18,9 +18,13 @@ from gavelpy.traces.workloads import published_throughputs
 def test_smartcomp17_more_of_the_gpus_are_used_than_with_static_partitions() -> None:
     found = AGAINST_PARTITIONS.reproduce(FigureSize())
 
-    used = {row.run: row.ours for row in found.rows if row.quantity == BUSY}
+    at, low = dict.fromkeys(row.at for row in found.rows)
+    used = {row.run: row.ours for row in found.rows if row.quantity == BUSY and row.at == at}
     assert min(used[name] for name in DORMS) > max(used[name] for name in used if name not in DORMS)
     assert used[DEFAULT] > 1.3 * used["1 GPU each"]
+    slower = {row.run: row.ours for row in found.rows if row.quantity == "ratio of average JCT" and row.at == low}
+    assert 1 / slower[f"{DEFAULT} / 1 GPU each"] > 2
+    assert [figure.name for figure in found.figures] == ["utilisation", "utilisation_low"]
 
 
 def test_policies_run_on_a_few_jobs_and_ratios_are_those_of_their_values() -> None:
