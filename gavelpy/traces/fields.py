@@ -6,7 +6,10 @@ import csv
 import io
 import json
 import math
+import os
 import re
+import shutil
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,15 +89,36 @@ def read_text(path: str | Path) -> str:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Writes `text` as UTF-8; line ends stay as they are."""
+    """Writes `text` as UTF-8, whole or not at all; line ends stay as they are."""
     file = str(path)
     try:
-        Path(path).write_bytes(text.encode("utf-8"))
+        _write_whole(Path(path), text.encode("utf-8"))
     except UnicodeEncodeError as error:
         raise Place(file).error("text", "free of lone surrogates", text[error.start : error.end]) from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InvalidInput(f"file must be writable, got {file!r} ({reason})", file=file) from error
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    """Writes a file under a temporary name and renames it: a full disk or Ctrl-C leaves an older file as it was.
+
+    A device, a FIFO and a file in a directory that takes no other file are written directly.
+    """
+    is_plain = path.is_file() or not path.exists()
+    target = path.resolve()  # a link stays one
+    is_writable = os.access(target.parent, os.W_OK) and (not target.exists() or os.access(target, os.W_OK))
+    if not (is_plain and is_writable) or path.absolute().is_relative_to("/dev"):
+        path.write_bytes(data)
+        return
+    temporary = target.with_name(f".gavel-{os.getpid()}-{threading.get_ident()}")
+    try:
+        temporary.write_bytes(data)
+        if target.exists():
+            shutil.copymode(target, temporary)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)  # after an error
 
 
 @dataclass(frozen=True)
