@@ -13,6 +13,7 @@ from gavelpy.reproduction.comparisons import DrawnSize
 from gavelpy.reproduction.oasis import (
     BASELINES,
     ELASTIC,
+    FULL_SLOT_POLICIES,
     RIGID,
     SLOT_POLICIES,
     TOTAL_VALUES,
@@ -42,6 +43,16 @@ def test_infocom18_in_its_setting_the_total_value_is_higher_than_under_its_basel
     assert set(ratios) == {f"oasis / {name}" for name in SLOT_POLICIES[1:]}
     assert min(ratios["oasis / fifo"], ratios["oasis / drf"]) > 1.5
     assert ratios["oasis / rrh"] > 1.0
+
+
+def test_dorm_runs_in_its_setting_and_the_ratio_is_that_of_the_values() -> None:
+    found = {(row.run, row.quantity): row.ours for row in in_slots(1, ("oasis", "dorm"), jobs=6)}
+
+    assert found["dorm", "jobs that end"] > 0
+    assert found["oasis / dorm", "ratio of total value"] == (
+        found["oasis", "total value"] / found["dorm", "total value"]
+    )
+    assert (*SLOT_POLICIES, "dorm") == FULL_SLOT_POLICIES
 
 
 def test_all_policies_run_on_a_few_gangs_and_ratios_are_those_of_the_values() -> None:
