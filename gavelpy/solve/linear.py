@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
@@ -114,8 +114,9 @@ def _rungs(problem: AllocationProblem, objective: LinearObjective) -> Iterator[t
     from gavelpy.solve.prices import engine
 
     if engine.answers(problem, objective):
-        yield "prices", lambda solver: engine.best_by_prices(problem, objective, solver)
-        yield "interior", lambda solver: engine.best_by_prices(problem, objective, solver, inside=True)
+        table = cache(lambda: engine.table_of(problem, objective))
+        yield "prices", lambda solver: engine.best_of(table(), objective, solver)
+        yield "interior", lambda solver: engine.best_of(table(), objective, solver, inside=True)
     if not problem.is_plain and problem.job_count > NUMPY_ROWS_MAX:
         from gavelpy.solve.sizes import engine as of_sizes  # loads numba
 

@@ -356,7 +356,9 @@ def _partition(
     gpus = problem.gpus_asked[:, None] if not problem.runs_alone else problem.occupied
     features = np.column_stack((rates[jobs] / best[jobs, None], gpus[jobs], *figures))
     if problem.runs_alone:
-        return of_singles(classes_of(features) if aggregate else singletons(len(jobs)), jobs, problem.job_count)
+        from gavelpy.solve.prices.table import any_classes_of
+
+        return of_singles(any_classes_of(features) if aggregate else singletons(len(jobs)), jobs, problem.job_count)
     from gavelpy.solve.packing.partition import of_pairs
 
     return of_pairs(problem, jobs, best, features, aggregate=aggregate)

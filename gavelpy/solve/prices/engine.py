@@ -66,20 +66,18 @@ def answers(problem: AllocationProblem, objective: LinearObjective) -> bool:
             return True
 
 
-def best_by_prices(
-    problem: AllocationProblem, objective: LinearObjective, solver: Solver, *, inside: bool = False
-) -> Answer | None:
-    """The best certified shares, or None if there are few classes. See `answers`; `inside`: see starting_prices.py.
-
-    Raises SolverFailed if no prices are found: FloorsRefused with a ray if there are floors.
-    """
+def table_of(problem: AllocationProblem, objective: LinearObjective) -> Jobs:
+    """The table of a problem to which this rung applies."""
     values = objective.scale if isinstance(objective, MaxMin) else objective.gain
-    jobs = jobs_of(problem, values, floors_of(objective, problem.job_count))
-    return best_of(jobs, objective, solver, inside=inside)
+    return jobs_of(problem, values, floors_of(objective, problem.job_count))
 
 
 def best_of(jobs: Jobs, objective: LinearObjective, solver: Solver, *, inside: bool = False) -> Answer | None:
-    """The best certified shares of a table's problem, as `best_by_prices`."""
+    """The best certified shares of a table's problem, or None if there are few classes.
+
+    See `answers`; `inside`: see starting_prices.py. Raises SolverFailed if no prices are found: FloorsRefused with a
+    ray if there are floors.
+    """
     table, floor, problem = jobs.table, jobs.floor, jobs.problem
     if isinstance(objective, MaxSum):
         gains = table.rate * jobs.value[:, None]

@@ -225,8 +225,13 @@ def _classes(rate: Floats, gpus: Floats, value: Floats, floor: Floats) -> Classe
         sample = np.column_stack([rate[::step], *(f[::step] for f in figures)])
         if len(classes_of(sample).count) > _DISTINCT * len(sample):
             return None
-    classes = classes_of(np.column_stack([rate, *figures]))
+    classes = any_classes_of(np.column_stack([rate, *figures]))
     return classes if len(classes.count) < len(gpus) else None
+
+
+def any_classes_of(rows: Floats) -> Classes:
+    """As `classes_of`, compiled where that is loaded; may round `rows`."""
+    return classes_of(rows) if search_kernels() is None else compiled_classes_of(rows)
 
 
 def compiled_classes_of(rows: Floats) -> Classes:
