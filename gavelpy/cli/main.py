@@ -46,6 +46,8 @@ def _print_version() -> int:
 
 def _run(given: list[str]) -> int:
     """Runs a command and returns its exit code."""
+    for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")  # more threads spin between the short sums of a solve, and slow it down
     from gavelpy.cli.commands import app
     from gavelpy.cli.output import INTERRUPTED, OK
 

@@ -240,7 +240,8 @@ def equal_share_rate(problem: AllocationProblem) -> Floats:
     divisor. Gavel (OSDI '20), section 4.1, calls it X_equal; it does not depend on other jobs.
     """
     total = problem.gpu_counts.sum()
-    rates: Floats = problem.rate_as_requested_steps_per_s @ problem.gpu_counts / (total if total > 0 else 1.0)
+    counts = problem.gpu_counts / (total if total > 0 else 1.0)
+    rates: Floats = np.einsum("jt,t->j", problem.rate_as_requested_steps_per_s, counts)
     return rates if rates.min(initial=1.0) > 0 else np.where(rates > 0, rates, 1.0)
 
 

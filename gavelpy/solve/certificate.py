@@ -33,7 +33,7 @@ import numpy as np
 
 from gavelpy.errors import SolverFailed
 from gavelpy.model.allocation import Certificate
-from gavelpy.model.arrays import Bools, Floats
+from gavelpy.model.arrays import Bools, Floats, dot
 from gavelpy.model.problem import THOUSANDTHS, AllocationProblem
 from gavelpy.solve.objective import MaxMin, MaxSum, Objective
 from gavelpy.solve.program import Program, best_rate_steps_per_s
@@ -80,10 +80,10 @@ def certified(
     weight, unit = _weights(objective, duals)
     worth = weight[:, None] * program.type_worth + duals.floor[:, None]
     budget = raised_budgets(problem, program.admissible, worth, duals.price, duals.budget)
-    promised = duals.floor @ floors_of(objective, problem.job_count)
+    promised = dot(duals.floor, floors_of(objective, problem.job_count))
     least_unit = program.even_level
     if isinstance(objective, MaxMin) and len(objective.base_steps_per_s):
-        promised += weight @ objective.base_steps_per_s
+        promised += dot(weight, objective.base_steps_per_s)
         least_unit = max(least_unit, _DIGITS * float((objective.scale * objective.base_steps_per_s).max()))
     bound = float(budget.sum() + duals.price @ problem.row_capacity - promised) / unit if unit > 0 else math.inf
     value = _value(program, objective, share, rates)
@@ -148,7 +148,7 @@ def _value(program: Program, objective: MaxMin | MaxSum, share: Floats, rates: F
             above = rates - base if len(base) else rates
             return float((scale * above)[program.jobs][scale[program.jobs] > 0].min())
         case MaxSum(gain=gain, gpu_type_worth=worth):
-            return float(gain @ (rate_steps_per_s(program.problem, share * worth) if len(worth) else rates))
+            return dot(gain, rate_steps_per_s(program.problem, share * worth) if len(worth) else rates)
 
 
 def _relative_gap(value: float, bound: float, *, least_unit: float) -> float:
@@ -299,8 +299,8 @@ def contradiction(problem: AllocationProblem, floor_steps_per_s: Floats, ray: Du
     worth = np.broadcast_to(ray.floor[:, None], (problem.job_count, len(problem.gpu_types)))
     budget = raised_budgets(problem, _admissible(problem, best), worth, price, ray.budget)
     available = float(budget.sum() + price @ problem.row_capacity)
-    promised = float(ray.floor @ floor_steps_per_s)
-    unit = available + float(ray.floor @ np.maximum(floor_steps_per_s, LEAST_PROMISE * best))
+    promised = dot(ray.floor, floor_steps_per_s)
+    unit = available + dot(ray.floor, np.maximum(floor_steps_per_s, LEAST_PROMISE * best))
     return (promised - available) / unit if unit > 0 else 0.0
 
 
