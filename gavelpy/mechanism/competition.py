@@ -97,6 +97,16 @@ def with_turn(core: SchedulerCore) -> Ints:
     return np.union1d(shared, jobs.active[jobs.held_type[jobs.active] >= 0]) if jobs.any_held else shared
 
 
+def is_by_type(core: SchedulerCore) -> bool:
+    """Whether plans depend on GPU types only: no co-location, sizes, classes, teams, node sets, nor other rules."""
+    jobs, pool, settings = core.jobs, core.pool, core.settings
+    is_special = settings.packing or settings.priorities or settings.teams or settings.consolidate_s
+    is_divided = pool.is_divided or pool.any_unreachable or pool.any_reserved or not pool.shares_checkpoints
+    is_limited = jobs.sizes or jobs.needs or jobs.any_limited or jobs.any_held or jobs.claims.count
+    is_plain = settings.rules == Rules() and not is_named(core.question.next_round)
+    return is_plain and not (is_special or is_divided or is_limited)
+
+
 def competing(core: SchedulerCore) -> Ints:
     """The jobs that the plan of a round may choose; serials, ascending."""
     rows = with_turn(core)

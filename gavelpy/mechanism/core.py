@@ -25,6 +25,7 @@ from gavelpy.mechanism import (
     competition,
     early_moves,
     eligibility,
+    fills,
     gpu_memory,
     job_orders,
     nodes,
@@ -272,7 +273,7 @@ class SchedulerCore:
     def _decide(self) -> list[Command]:
         if not self.is_in_round or self.now_s >= self.round_end_s:
             return self._plan_round()
-        return [*early_moves.plan(self), *self._fill()] if self.settings.fill_within_round else []
+        return [*early_moves.plan(self), *fills.plan(self)] if self.settings.fill_within_round else []
 
     def _plan_round(self) -> list[Command]:
         self.settle()
@@ -302,23 +303,6 @@ class SchedulerCore:
         """Ends a prolonged round at the next multiple of `round_s`, because something changed."""
         rounds = max(1, math.ceil((self.now_s - self.round_began_s) / self.settings.round_s))
         self.round_end_s = min(self.round_end_s, self.round_began_s + rounds * self.settings.round_s)
-
-    def _fill(self) -> list[Command]:
-        """Grants free GPUs to waiting jobs, up to the end of the round."""
-        jobs, is_ranked = self.jobs, bool(self.settings.priorities) and priority_classes.is_ranked(self.settings)
-        free = max(self.pool.free_counts.tolist(), default=0)  # of the type with most
-        if free or is_ranked:
-            self.settle()
-            rows = competition.with_turn(self)
-            rows = rows if is_ranked else rows[jobs.lease[rows] < 0]
-            named = self.question.next_round
-            if is_ranked or (len(rows) and planning.may_fill(jobs, self.settings, rows, free, named)):
-                planner = self.planner
-                chosen, leaving = class_planning.filled(planner, rows[self.runnable(rows)])
-                return [self.granted(chosen, NO_INTS, leaving, planner)] if len(chosen.jobs) else []
-        if self.settings.keep_unsaved:
-            self.planner.reserve()
-        return []
 
     @property
     def planner(self) -> Planner:

@@ -18,12 +18,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gavelpy.mechanism import turn_costs
+from gavelpy.mechanism import competition, turn_costs
 from gavelpy.mechanism.events import NO_INTS
 from gavelpy.mechanism.lifecycle import IS_RUNNING
-from gavelpy.mechanism.named_round import is_named
 from gavelpy.mechanism.planning import ALL_TIME
-from gavelpy.mechanism.settings import Rules
 from gavelpy.mechanism.taking import NONE_CHOSEN, Chosen, chosen_of
 from gavelpy.model.arrays import Floats, Ints
 
@@ -47,12 +45,7 @@ def plan(core: SchedulerCore) -> list[RoundPlan]:
 
 def _may_move(core: SchedulerCore) -> bool:
     """Whether plans depend on GPU types only, and the allocation in force is up to date."""
-    jobs, pool, settings = core.jobs, core.pool, core.settings
-    is_special = settings.packing or settings.priorities or settings.teams or settings.consolidate_s
-    is_divided = pool.is_divided or pool.any_unreachable or pool.any_reserved or not pool.shares_checkpoints
-    is_limited = jobs.sizes or jobs.needs or jobs.any_limited or jobs.any_held or jobs.claims.count
-    is_plain = settings.rules == Rules() and not is_named(core.question.next_round)
-    return is_plain and core.question.is_answered and not (is_special or is_divided or is_limited)
+    return core.question.is_answered and competition.is_by_type(core)
 
 
 def moves(core: SchedulerCore) -> Chosen:

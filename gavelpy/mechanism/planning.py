@@ -335,16 +335,6 @@ class Planner:
         return TeamsOfPlan(self) if self.settings.limits_teams else None
 
 
-def may_fill(jobs: JobTable, settings: MechanismSettings, waiting: Ints, free: int, named: Ints) -> bool:
-    """Whether any of these jobs could get free GPUs, of which there are at most `free` of a domain."""
-    fits = jobs.gpus[waiting] <= free
-    if named_round.is_named(named):
-        fits &= named_round.has_turn(jobs, settings, named, waiting).any(axis=1)
-    elif not settings.fill_leftover and not jobs.claims.count:
-        fits &= (jobs.target[waiting] > 0).any(axis=1)
-    return bool(np.count_nonzero(fits))
-
-
 def is_settled(jobs: JobTable, settings: MechanismSettings, chosen: Chosen, fixed: Ints) -> bool:
     """Whether the following rounds would be equal to this one until something changes.
 

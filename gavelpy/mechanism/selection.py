@@ -49,6 +49,14 @@ class WakeupSteps(Protocol):
     ) -> tuple[Ints, Ints]:
         """As `serve`."""
 
+    def fill(
+        self, jobs: JobTable, usable: Ints, free: Ints, move_lag_s: float, round_s: float, new_weight: float
+    ) -> Selection:
+        """As `select` without `fill_leftover`, of all jobs that wait and could run; updates `free` (T,).
+
+        `usable` (T,): GPUs, free or not. `new_weight`: what a job that never ran counts for, in units of `move_lag_s`.
+        """
+
     def place(self, pool: GpuPool, free: Bools, domains: Ints, gpus: Ints) -> tuple[Ints, Ints]:
         """As `placement.place`."""
 

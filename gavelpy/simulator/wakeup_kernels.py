@@ -20,11 +20,16 @@ from gavelpy.model.arrays import PAIRWISE, Bools, Floats, Ints
 from gavelpy.policies import queue_kernels as queue_kernels  # loaded for all queues of jobs
 from gavelpy.solve.compiled import njit
 
+FEW_FREE = 32  # GPUs; for more, sorting the queue is faster than a pass for each job that is served
 _DOMAINS_MAX = 64  # the compiled step passes over all GPUs for each
 
 
 class WakeupKernels:
-    """The compiled twins, for `JobTable.kernels`."""
+    """The compiled twins, for `JobTable.kernels`. Queues are in arrays that are kept: new ones would take longer."""
+
+    def __init__(self) -> None:
+        self._jobs, self._types = np.empty((2, 0), dtype=np.int64)
+        self._merits = np.empty((3, 0))
 
     def settle(self, jobs: JobTable, elapsed_s: float, fade: float, now_s: float, lag_max_s: float) -> None:
         """As `booking.settle`, without claims."""
@@ -36,6 +41,20 @@ class WakeupKernels:
     ) -> tuple[Ints, Ints]:
         """As `selection.serve`."""
         found: tuple[Ints, Ints] = _serve(jobs, types, *merit, gpus, free)
+        return found
+
+    def fill(
+        self, jobs: JobTable, usable: Ints, free: Ints, move_lag_s: float, round_s: float, new_weight: float
+    ) -> tuple[Ints, Ints]:
+        """As `selection.select` without `fill_leftover`, of all jobs without a lease, in the standard rules."""
+        sizes = jobs.lease, jobs.gpus, jobs.rate, usable, free
+        times = jobs.target, jobs.owed_s, jobs.received_s, jobs.attained_gpu_s
+        timed = jobs.lists.timed
+        if len(self._jobs) < len(timed) * len(free):
+            self._jobs, self._types = np.empty((2, 2 * len(timed) * len(free)), dtype=np.int64)
+            self._merits = np.empty((3, len(self._jobs)))
+        queue = self._jobs, self._types, self._merits
+        found: tuple[Ints, Ints] = _fill(*queue, timed, *sizes, *times, move_lag_s, round_s / 2, new_weight)
         return found
 
     def place(self, pool: GpuPool, free: Bools, domains: Ints, gpus: Ints) -> tuple[Ints, Ints]:
@@ -137,31 +156,79 @@ def _settle(  # type: ignore[no-untyped-def]
     lag_max_s,
 ):  # fmt: skip
     T = target.shape[1]
-    for row in timed:
-        for t in range(T):
-            if fade != 1.0:
+    if fade != 1.0:
+        for row in timed:
+            for t in range(T):
                 owed_s[row, t] *= fade
                 received_s[row, t] *= fade
-            owed_s[row, t] += target[row, t] * elapsed_s
     for row in leased:
         if since_s[row] >= 0.0:
             time_s = now_s - since_s[row]
             attained_gpu_s[row] += time_s * gpus[row]
             received_s[row, lease_type[row]] += time_s
             since_s[row] = now_s
-    if lag_max_s == math.inf:
-        return
     for row in timed:
         for t in range(T):
-            owed, received = owed_s[row, t], received_s[row, t]
+            owed, received = owed_s[row, t] + target[row, t] * elapsed_s, received_s[row, t]
             owed_s[row, t] = max(owed, received - lag_max_s)
             received_s[row, t] = max(received, owed - lag_max_s)
 
 
 @njit(cache=True, nogil=True)
+def _fill(  # type: ignore[no-untyped-def]
+    jobs,
+    types,
+    merits,
+    timed,
+    lease,
+    gpus,
+    rate,
+    usable,
+    free,
+    target,
+    owed_s,
+    received_s,
+    attained_gpu_s,
+    move_lag_s,
+    prior_s,
+    new_weight,
+):
+    T, count, most = len(free), 0, free.max()
+    for row in timed:
+        if lease[row] < 0 and gpus[row] <= most:
+            for t in range(T):
+                if gpus[row] <= free[t] and target[row, t] > 0.0 and _runs(row, gpus, rate, usable):
+                    jobs[count], types[count] = row, t
+                    count += 1
+    jobs, types = jobs[:count], types[:count]
+    urgency, lag, share = merits[0, :count], merits[1, :count], merits[2, :count]
+    for k in range(count):
+        row, t = jobs[k], types[k]
+        owed, received, share[k] = owed_s[row, t], received_s[row, t], target[row, t]
+        lag[k] = owed - received
+        if move_lag_s > 0.0:
+            urgency[k] = lag[k] / move_lag_s + (new_weight if attained_gpu_s[row] == 0.0 else 0.0)
+        else:
+            urgency[k] = (owed + share[k] * prior_s) / (received + prior_s)
+    return _serve(jobs, types, urgency, lag, share, gpus, free)
+
+
+@njit(cache=True, nogil=True)
+def _runs(row, gpus, rate, usable):  # type: ignore[no-untyped-def]
+    for t in range(len(usable)):  # noqa: SIM110 not in numba
+        if rate[row, t] > 0.0 and gpus[row] <= usable[t]:
+            return True
+    return False
+
+
+@njit(cache=True, nogil=True)
 def _serve(jobs, types, urgency, lag, share, gpus, free):  # type: ignore[no-untyped-def]
+    total, K = free.sum(), len(jobs)
+    if K == 0 or total == 0:
+        return jobs[:0], types[:0]
+    if total <= FEW_FREE:
+        return _serve_few(jobs, types, urgency, lag, share, gpus, free, total)
     order = _in_order(jobs, types, urgency, lag, share)
-    total = free.sum()
     first = jobs.min()
     is_taken = np.zeros(jobs.max() - first + 1, dtype=np.bool_)
     count = 0
@@ -175,6 +242,37 @@ def _serve(jobs, types, urgency, lag, share, gpus, free):  # type: ignore[no-unt
             total -= need
             order[count] = k  # not read any more
             count += 1
+    return jobs[order[:count]], types[order[:count]]
+
+
+@njit(cache=True, nogil=True)
+def _serve_few(jobs, types, urgency, lag, share, gpus, free, total):  # type: ignore[no-untyped-def]
+    """As `_serve`: finds the most urgent job that fits once for each that is served, and sorts none."""
+    is_open, order, count = np.ones(len(jobs), dtype=np.bool_), np.empty(total, dtype=np.int64), 0
+    while total > 0:
+        best = -1
+        for k in range(len(jobs)):
+            if not is_open[k] or gpus[jobs[k]] > free[types[k]]:
+                is_open[k] = False  # GPUs only become fewer
+            elif best < 0 or urgency[k] > urgency[best]:
+                best = k
+            elif urgency[k] == urgency[best]:
+                if lag[k] != lag[best]:
+                    is_first = lag[k] > lag[best]
+                elif share[k] != share[best]:
+                    is_first = share[k] > share[best]
+                else:
+                    is_first = jobs[k] < jobs[best] or (jobs[k] == jobs[best] and types[k] < types[best])
+                best = k if is_first else best
+        if best < 0:
+            break
+        need = gpus[jobs[best]]
+        free[types[best]] -= need
+        total -= need
+        order[count] = best
+        count += 1
+        for k in range(len(jobs)):
+            is_open[k] &= jobs[k] != jobs[best]
     return jobs[order[:count]], types[order[:count]]
 
 

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from gavelpy.journal.codec import encode
-from gavelpy.mechanism import booking, placement, problem_columns, reports
+from gavelpy.mechanism import booking, placement, problem_columns, reports, sizes
 from gavelpy.mechanism.events import ProgressReported
+from gavelpy.mechanism.fills import by_share
 from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import OPEN, JobTable
 from gavelpy.mechanism.leases import LeaseBook
-from gavelpy.mechanism.selection import serve
+from gavelpy.mechanism.selection import select, serve
+from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.arrays import Ints
 from gavelpy.model.cluster import Cluster
 from gavelpy.policies.base import PolicyRun
@@ -90,6 +92,31 @@ def test_a_queue_is_served_as_in_numpy() -> None:
 
         assert [column.tolist() for column in plain] == [column.tolist() for column in compiled]
         assert left[0].tolist() == left[1].tolist()
+
+
+@pytest.mark.parametrize("fill_leftover", [False, True])
+def test_free_gpus_are_filled_as_in_numpy(fill_leftover: bool) -> None:
+    rng = np.random.default_rng(5)
+    tables = {types: blank(types) for types in range(1, TYPES_MAX + 1)}
+    served = 0
+    for table in range(TABLES):
+        types = 1 + table % TYPES_MAX
+        jobs = tables[types]
+        fill(jobs, rng)
+        jobs.attained_gpu_s[rng.random(len(jobs.state)) < 0.3] = 0.0
+        jobs.rate[:] = rng.choice([0.0, np.nan, 1.0, 2.0, 3.0], jobs.rate.shape)
+        jobs.owed_s[:], jobs.received_s[:] = rng.choice([0.0, 60.0, 90.0, 400.0], (2, *jobs.owed_s.shape))  # ties
+        usable = rng.integers(0, 12, types)
+        free = np.minimum(rng.integers(0, 3 if table % 2 else 100, types), usable)
+        settings = MechanismSettings(move_lag_s=float(rng.choice([0.0, 600.0])), fill_leftover=fill_leftover)
+        waiting = jobs.active[jobs.lease[jobs.active] < 0]
+
+        expected = select(jobs, waiting[sizes.fits(jobs, waiting, usable).any(axis=1)], free, settings)
+        found = by_share(jobs, usable, free, settings, KERNELS)
+
+        assert [column.tolist() for column in found] == [column.tolist() for column in expected]
+        served += len(found.jobs)
+    assert served > TABLES
 
 
 ISOLATED = ("isolated_s", "isolated_steps", "isolated_rate")
