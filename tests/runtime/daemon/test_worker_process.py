@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -135,6 +136,34 @@ def test_a_caller_that_leaves_ends_its_call_and_the_next_one_is_answered() -> No
         return await call(worker, "operator:truediv", 1, 2)
 
     assert with_worker(scenario) == 0.5
+
+
+@contextmanager
+def free_descriptors(count: int) -> Iterator[None]:
+    """This process can open only so many more files."""
+    before, held = resource.getrlimit(resource.RLIMIT_NOFILE), [os.dup(0)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(held) + 30, before[1]))
+    try:
+        with suppress(OSError):
+            while True:
+                held.append(os.dup(0))
+        for _ in range(count):
+            os.close(held.pop())
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for descriptor in held:
+            os.close(descriptor)
+
+
+@pytest.mark.parametrize("count", [0, 3, 6])
+def test_a_process_that_cannot_be_started_fails_the_call_and_is_started_when_it_can_be(count: int) -> None:
+    async def scenario(worker: WorkerProcess) -> int:
+        with free_descriptors(count), pytest.raises(WorkerFailed, match="cannot be started: Too many open files"):
+            await call(worker, "os:getpid")
+        return int(await call(worker, "os:getpid")) - worker.process_id
+
+    assert with_worker(scenario) == 0
 
 
 def test_it_computes_with_one_blas_thread_unless_the_environment_sets_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,10 +69,11 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """Ends the process; a call that is running fails."""
-        if self._executor is not None:
+        if self._process is not None:
             self._process.kill()
+        if self._executor is not None:
             self._executor.shutdown(wait=False)
-            self._executor = self._process = None
+        self._executor = self._process = None
 
     def _submitted(self, function: str, arguments: tuple[object, ...]) -> Future[Any]:
         if self._executor is not None and self._process.is_alive():
@@ -80,10 +81,14 @@ class WorkerProcess:
                 return self._executor.submit(_called, function, arguments)
         self.kill()
         before = set(multiprocessing.active_children())
-        self._executor = ProcessPoolExecutor(
-            1, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(os.getpid(), self._nice)
-        )
-        submitted = self._executor.submit(_called, function, arguments)  # starts the process
+        try:
+            self._executor = ProcessPoolExecutor(
+                1, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(os.getpid(), self._nice)
+            )
+            submitted = self._executor.submit(_called, function, arguments)  # starts the process
+        except OSError as error:  # no memory, or a limit of processes or open files
+            self.kill()
+            raise WorkerFailed(f"its process cannot be started: {error.strerror}") from error
         (self._process,) = set(multiprocessing.active_children()) - before
         self.starts += 1
         return submitted
