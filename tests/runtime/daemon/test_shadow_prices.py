@@ -117,8 +117,8 @@ async def _over_a_kill(directory: Path) -> tuple[list[ShadowPrice], list[ShadowP
     config = make_config(directory)
     agent = Agent("n0", gpus=2)
     async with running(config, in_good_order=False) as cluster, agent.connected(cluster):
-        await cluster.submit(make_spec("one", gpus=2))
-        await cluster.submit(make_spec("two", gpus=2))
+        # Otherwise the first job could be exempt from preemption before a problem has both: no GPU would have a price.
+        await cluster.submit(*(make_spec(name, gpus=2, preemptible=True) for name in ("one", "two")))
         await cluster.until(lambda: any(row.mean > 0 for row in shadow_prices(cluster.scheduler)), "GPUs are scarce")
         before = list(shadow_prices(cluster.scheduler))
         with pytest.raises(InvalidInput, match="until_s must be later than since_s"):
