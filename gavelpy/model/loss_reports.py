@@ -47,7 +47,11 @@ def report_counts(losses: Floats) -> Ints:
 
 def checked_losses(losses: Floats, jobs: int) -> Floats:
     """The array as read-only floats; raises InvalidInput unless it is as described above."""
-    found = np.array(losses, dtype=np.float64) if np.size(losses) else np.zeros((jobs, 0, 2))
+    if not np.size(losses):  # of most problems
+        found = np.zeros((jobs, 0, 2))
+        found.flags.writeable = False
+        return found
+    found = np.array(losses, dtype=np.float64)
     if found.ndim != 3 or found.shape[0] != jobs or found.shape[2] != 2 or found.shape[1] > REPORTS_MAX:
         raise InvalidInput(f"losses must have shape ({jobs}, at most {REPORTS_MAX}, 2), got {np.shape(losses)}")
     steps, is_report = found[:, :, 0], np.arange(found.shape[1]) < report_counts(found)[:, None]
