@@ -90,7 +90,18 @@ def clusters(draw: st.DrawFn) -> Cluster:
 @given(clusters())
 @thorough(3)
 def test_a_job_is_taken_exactly_if_it_fits_with_all_taken_before(cluster: Cluster) -> None:
-    free, jobs = cluster
+    take_as_by_brute_force(*cluster)
+
+
+def test_every_three_jobs_on_three_nodes_are_taken_in_every_order_as_by_brute_force() -> None:
+    masks = [[*mask] for mask in product([True, False], repeat=3) if any(mask)]
+
+    for choices in product(masks, repeat=3):  # some fit only if a job before them moves, and a further one with it
+        take_as_by_brute_force([1, 1, 1], [(1, mask) for mask in choices])
+
+
+def take_as_by_brute_force(free: list[int], jobs: list[tuple[int, list[bool]]]) -> None:
+    """Offers the jobs one after the other: each must be taken if and only if it fits with those taken before."""
     pool = make_pool(*(("v100", count) for count in free))
     sets = sorted({tuple(may_use) for _, may_use in jobs})
     gpus = np.array([[True] * len(free), *sets])[:, pool.node_of]
