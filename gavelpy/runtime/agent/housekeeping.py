@@ -19,6 +19,7 @@ from gavelpy.runtime.agent.leases.registry import LeaseRegistry
 from gavelpy.runtime.agent.leases.retention import prune
 from gavelpy.runtime.agent.mps import Mps
 from gavelpy.runtime.checkpoint_directory import shortage
+from gavelpy.runtime.lease_files import clock_s
 from gavelpy.runtime.shim.processes import reap_adopted
 
 logger = logging.getLogger(__name__)
@@ -26,6 +27,15 @@ logger = logging.getLogger(__name__)
 PRUNE_S: Final = 60.0
 DISK_CHECK_S: Final = 2.0
 GPU_MEMORY_S: Final = 10.0
+
+
+def earliest_date_s(began: tuple[float, float], now: tuple[float, float]) -> float:
+    """The date for ages of files, which are removed by them: a date that was set forward makes no file old at once.
+
+    `began` and `now`: date and boot clock when the agent started, and now.
+    """
+    (began_date_s, began_clock_s), (date_s, now_clock_s) = began, now
+    return min(date_s, began_date_s + now_clock_s - began_clock_s)
 
 
 class Housekeeping:
@@ -45,6 +55,7 @@ class Housekeeping:
         self._config, self._registry, self._registries, self._changed = config, registry, registries, changed
         registries.append(registry)
         self.mps = Mps(config, gpus, changed)
+        self._began = time.time(), clock_s()
         self.pruning = asyncio.Lock()  # held while old logs are removed
         self.shortage = ""  # of disk space in the state directory, as a message; empty = none
 
@@ -62,7 +73,7 @@ class Housekeeping:
                     self._config.state,
                     bytes_max=self._config.ended_log_bytes_max,
                     retention_s=self._config.ended_retention_s,
-                    now_s=time.time(),
+                    now_s=earliest_date_s(self._began, (time.time(), clock_s())),
                 )
                 await asyncio.to_thread(remove_discarded, self._config.state)
             if removed:

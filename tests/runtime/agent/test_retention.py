@@ -6,7 +6,10 @@ import os
 import time
 from pathlib import Path
 
+import pytest
+
 from gavelpy.runtime import lease_files
+from gavelpy.runtime.agent.housekeeping import earliest_date_s
 from gavelpy.runtime.agent.leases.directory import ASSIGNMENT_FILE
 from gavelpy.runtime.agent.leases.retention import prune
 from gavelpy.runtime.wire import agent_pb2 as pb
@@ -56,6 +59,18 @@ def test_directories_of_all_kinds_are_removed_after_the_retention(tmp_path: Path
 
     assert not any(directory.exists() for directory in old)
     assert young.exists()
+
+
+@pytest.mark.parametrize("set_forward_s", [-7_200.0, 0.0, 40 * 86_400.0])
+def test_a_date_that_is_set_forward_makes_no_file_old(tmp_path: Path, set_forward_s: float) -> None:
+    log = tmp_path / "ended" / "7"
+    log.mkdir(parents=True)
+    began = time.time(), lease_files.clock_s()
+
+    now_s = earliest_date_s(began, (began[0] + 60.0 + set_forward_s, began[1] + 60.0))
+    removed = prune(tmp_path, bytes_max=1 << 20, retention_s=3_600.0, now_s=now_s)
+
+    assert (removed, log.is_dir()) == (0, True)
 
 
 def test_launch_files_that_an_earlier_version_kept_are_removed(tmp_path: Path) -> None:
