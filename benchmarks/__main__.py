@@ -50,6 +50,7 @@ BENCHMARKS: Mapping[str, Callable[[], None]] = {
     "holdouts": holdouts.run,
     "growth": growth.run,
     "scale": simulation.run_scale,
+    "waiting": simulation.run_waiting,
     "load": load.run,
     "recovery": recovery.run,
     "replays": replays.run,
@@ -97,6 +98,7 @@ MINUTES_LONG = (
     "sizes",
     "slurm",
     "starts",
+    "waiting",
 )
 
 

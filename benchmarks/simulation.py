@@ -8,6 +8,8 @@ of this project; without them a trace of the same distributions is generated, wh
 from __future__ import annotations
 
 import os
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,8 @@ from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import Trace
 from gavelpy.model.throughput import ThroughputTable
-from gavelpy.simulator.compare import simulate
+from gavelpy.policies.base import PolicyRun
+from gavelpy.simulator.compare import compare, simulate
 from gavelpy.simulator.settings import Costs, SimulationSettings, preset
 from gavelpy.traces.generator import GeneratorOptions, generate
 from gavelpy.traces.reader import read_throughputs, read_trace
@@ -26,6 +29,8 @@ ORIGINAL_JCT_S, ORIGINAL_CPU_S = 49_917.0, 20.0
 CLUSTER = "v100:36,p100:36,k80:36"
 WINDOW = (0, 300)
 SCALE_JOBS = 100_000
+BACKLOG = 10_000  # jobs at time 0; then one at these intervals, about as fast as jobs end
+BACKLOG_INTERVALS_S = {"max_min_fairness": 32.0, "fifo": 55.0}
 FREE = Costs(checkpoint_s=0.0, restart_s=0.0, migration_s=0.0)
 
 
@@ -86,3 +91,41 @@ def run_scale() -> None:
             f"{policy:18} {found.wall_s:6.1f} s, {rate:,.0f} jobs/s; {found.rounds} rounds, {found.solves} solves "
             f"({found.cpu_solve_s:.1f} s), utilization {found.utilization:.2f}"
         )
+
+
+def run_waiting() -> None:
+    """Many jobs of which some 10,000 are active at all times, with the default settings. Takes ten minutes."""
+    cluster = Cluster.parse("v100:1000,p100:1000,k80:1000")
+    print(f"{SCALE_JOBS:,} generated jobs, gangs of 1 to 8, on 3,000 GPUs; {BACKLOG:,} jobs arrive at time 0")
+    for policy, interval_s in BACKLOG_INTERVALS_S.items():
+        options = GeneratorOptions(jobs=SCALE_JOBS, mean_interarrival_s=interval_s, multi_gpu=True)
+        trace = generate(options, published_throughputs(), np.random.default_rng(0))
+        at_s = np.maximum(trace.arrival_s - trace.arrival_s[BACKLOG], 0.0)
+        trace = replace(trace, arrival_s=at_s, cancelled_s=np.zeros(0))
+        began_s, seen = time.process_time(), _Active(trace)
+        found = compare(trace, cluster, [PolicyRun(policy)], progress=seen.passed)[policy].metrics
+        print(
+            f"{policy:18} a job every {interval_s:g} s: {time.process_time() - began_s:6.1f} s of CPU, "
+            f"{found.wall_s:6.1f} s; {found.rounds} rounds, {found.solves} solves ({found.cpu_solve_s:.1f} s); "
+            f"active jobs {seen.mean:,.0f} on average until the last arrival, {seen.most:,} at most",
+            flush=True,
+        )
+
+
+class _Active:
+    """The number of active jobs over time, up to the last arrival."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._arrival_s, self._area, self._at_s, self.most = trace.arrival_s, 0.0, 0.0, 0
+
+    @property
+    def mean(self) -> float:
+        """Over time."""
+        return self._area / self._at_s
+
+    def passed(self, label: str, done: int, total: int, now_s: float) -> None:  # noqa: ARG002 the protocol's
+        """An instant has passed."""
+        if now_s <= self._arrival_s[-1]:
+            active = int(np.searchsorted(self._arrival_s, now_s, side="right")) - done
+            self._area += active * (now_s - self._at_s)
+            self._at_s, self.most = now_s, max(self.most, active)
