@@ -27,6 +27,7 @@ from gavelpy.runtime.agent.leases.resume import (
     Resume,
     find_resume,
     make_directory_of_job,
+    prepare,
 )
 from gavelpy.runtime.checkpoint_directory import marker
 from gavelpy.runtime.wire import agent_pb2 as pb
@@ -96,6 +97,16 @@ def test_later_lease_without_a_checkpoint_hides_none(tmp_path: Path) -> None:
     lease_files.lease_checkpoints(tmp_path, JOB, 7).mkdir()
 
     assert find_resume(tmp_path, JOB, 8, make_assignment(resume_lease=3, resume_steps=100)) == Resume(named, 100.0)
+
+
+@pytest.mark.parametrize(("name", "why"), [("gone", "does not exist"), ("file", "is not a directory")])
+def test_working_directory_that_is_none_is_named_with_the_reason(tmp_path: Path, name: str, why: str) -> None:
+    (tmp_path / "file").touch()
+    directory = str(tmp_path / name)
+
+    found = prepare(str(tmp_path), True, "", directory, 7, 9, [0, -1, 0, False], [])
+
+    assert found == {"failed": f"the working directory {directory!r} {why}"}
 
 
 def test_missing_checkpoint_is_an_error(tmp_path: Path) -> None:

@@ -77,8 +77,9 @@ def prepare(
         account = account if os.geteuid() == 0 else None  # else it is the agent's own
         with acting_as(account):
             if not os.path.isdir(working_directory):  # noqa: PTH112 a Path would turn "" into "."
-                why = "does not exist" if account is None else f"does not exist for {account.name!r}"
-                return {"failed": f"the working directory {working_directory!r} {why}"}
+                why = "is not a directory" if os.path.exists(working_directory) else "does not exist"  # noqa: PTH110
+                seen_by = "" if account is None else f" for {account.name!r}"
+                return {"failed": f"the working directory {working_directory!r} {why}{seen_by}"}
         found = identify(Path(root), is_new=is_new)
         if directory and found != directory:
             return {"lost": f"the checkpoint directory ({root!r}) is {found}; the scheduler expects {directory}"}
