@@ -30,13 +30,12 @@ def plan(core: SchedulerCore) -> list[Command]:
     jobs, settings = core.jobs, core.settings
     is_ranked = bool(settings.priorities) and priority_classes.is_ranked(settings)
     free = core.pool.free_counts
-    if most := max(free.tolist(), default=0):
+    most = max(free.tolist(), default=0)
+    if most or is_ranked:
         core.settle()
         if jobs.kernels is not None and _is_simple(core):
             chosen = by_share(jobs, core.pool.usable_counts, free, settings, jobs.kernels)
             return [core.granted(chosen, NO_INTS, NO_INTS)] if len(chosen.jobs) else []
-    if most or is_ranked:
-        core.settle()
         rows = competition.with_turn(core)
         rows = rows if is_ranked else rows[jobs.lease[rows] < 0]
         if is_ranked or (len(rows) and may_fill(jobs, settings, rows, most, core.question.next_round)):
