@@ -1,8 +1,8 @@
 """Computes the best shares for an objective, certified: selects algorithms ("rungs") from fast to robust.
 
     types       GPU types with equal rates for all jobs become one; always
-    classes     equal jobs become one (program.py, packing/partition.py); always. So do nearly equal ones if the answer
-                is certified for the true jobs to the same gap
+    classes     equal jobs become one (program.py, packing/partition.py); always; before all else if they are many
+                (equal_jobs.py). So do nearly equal ones if the answer is certified for the true jobs to the same gap
     prices      jobs that run alone (prices/). Pivots for up to 63 classes, if there is no level or the slowest job
                 limits it; for a sum, or what such a level leaves, for up to 512 classes. Else an exact step from the
                 last prices of the `Solver` if the optimum is unique, from prices by HiGHS for up to 255 classes, or
@@ -58,6 +58,7 @@ from gavelpy.solve.certificate import (
     floors_of,
     rate_steps_per_s,
 )
+from gavelpy.solve.equal_jobs import best_of_equal_jobs
 from gavelpy.solve.linear import best_linear
 from gavelpy.solve.objective import (
     MaxConcave,
@@ -99,7 +100,7 @@ def solve(problem: AllocationProblem, objective: Objective, solver: Solver | Non
         return divided(solve(merged(problem, group), objective_of_merged(objective, group), solver), problem, group)
     answer = _kept(problem, objective, solver)
     if answer is None:
-        answer = _best_of_distinct(problem, objective, solver)
+        answer = best_of_equal_jobs(problem, objective, solver) or _best_of_distinct(problem, objective, solver)
         if answer is None:
             answer = _best_of_near(problem, objective, solver) or _best(problem, objective, solver)
         _keep(problem, objective, solver, answer)

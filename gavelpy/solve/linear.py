@@ -156,8 +156,11 @@ def _by_highs(
 
 def _program(problem: AllocationProblem, objective: LinearObjective, floors: Floats) -> Program:
     match objective:
-        case MaxMin(scale=scale, base_steps_per_s=base):
-            return program_of(problem, scale, floors, base_steps_per_s=base if len(base) else None, together=False)
+        case MaxMin(scale=scale, base_steps_per_s=base, count=count):
+            bases, weight = base if len(base) else None, count if len(count) else None
+            return program_of(
+                problem, scale, floors, base_steps_per_s=bases, weight=weight, aggregate=weight is None, together=False
+            )
         case MaxSum(gain=gain, gpu_type_worth=worth):
             return program_of(problem, gain, floors, type_worth=worth if len(worth) else None, together=False)
 
@@ -283,7 +286,7 @@ def matrix_of(program: Program, leveled: Ints, floored: Ints) -> tuple[Ints, Int
 
 def entry_values(program: Program) -> Floats:
     """Objective units of each entry at share 1, over all members of its class, (E,)."""
-    per_member = program.member_rate * (program.value * program.classes.count)[program.member_class]
+    per_member = program.member_rate * (program.value * program.weight * program.classes.count)[program.member_class]
     return np.bincount(program.member_entry, weights=per_member, minlength=len(program.entry_type)).astype(np.float64)
 
 

@@ -32,18 +32,21 @@ def _no_ints() -> Ints:
 class MaxMin:
     """Maximise  min_j scale_j (r_j(x) - base_j)  over the jobs that can run, then  Σ_j scale_j r_j(x).
 
-    A job of scale 0 does not count in the minimum; its floor holds nevertheless.
+    A job of scale 0 does not count in the minimum; its floor holds nevertheless. A row may stand for several equal jobs
+    (see equal_jobs.py), whose number is its weight in the sum.
     """
 
     scale: Floats  # (J,) >= 0
     rate_floor_steps_per_s: Floats = field(default_factory=_none)  # (J,) r_j at least this; empty = none
     base_steps_per_s: Floats = field(default_factory=_none)  # (J,) >= 0; empty = zero
+    count: Floats = field(default_factory=_none)  # (J,) jobs of each row, which needs the GPUs of all; empty = one
 
     def __post_init__(self) -> None:
         _freeze(self, "scale", zero_allowed=True)
         if len(self.scale) and not self.scale.any():
             raise InvalidInput(f"scale must be > 0 for some job, got 0 for all {len(self.scale)}")
         _freeze_optional(self, "base_steps_per_s", len(self.scale))
+        _freeze_optional(self, "count", len(self.scale))
 
 
 @dataclass(frozen=True, eq=False)

@@ -194,6 +194,7 @@ class Program:
     type_worth: Floats  # (T,) factor on the value of jobs on this type
     floor: Floats  # (K,) least rate, in units of the best rate
     base: Floats  # (K,) rate that is subtracted for a level, in units of the best rate
+    weight: Floats  # (K,) of a job's value in a sum: the number of equal jobs for which its row stands
     partition: Partition  # of configurations into Q classes
     columns: Columns  # rates, time and GPUs of each class of configurations
     entry_group: Ints  # (E,) class of configurations
@@ -322,6 +323,7 @@ def program_of(
     *,
     base_steps_per_s: Floats | None = None,  # (J,); 0 for all if not given
     type_worth: Floats | None = None,  # (T,); 1 for all if not given
+    weight: Floats | None = None,  # (J,); 1 for all if not given
     aggregate: bool = True,
     together: bool = True,
 ) -> Program:
@@ -343,6 +345,7 @@ def program_of(
         type_worth=np.ones(len(problem.gpu_types)) if type_worth is None else type_worth,
         floor=floor_steps_per_s[rows] / best[rows],
         base=base[rows] / best[rows],
+        weight=np.ones(len(rows)) if weight is None else weight[rows],
         partition=partition,
         columns=columns,
         **_entries(problem, columns, *np.nonzero(columns.fits & (columns.is_alone | together)[:, None])),

@@ -20,6 +20,8 @@ def proved(
 ) -> Answer:
     """Shares of the problem from times (K, T') of the table, with the certificate from prices (T',) and duals (K,)."""
     problem = jobs.problem
+    if isinstance(objective, MaxMin) and len(objective.count):  # of all jobs of a row
+        steepness = steepness * jobs.table.count
     is_distinct = jobs.classes is None and jobs.rows is None and jobs.types is None
     if is_distinct and (len(time) > NUMPY_ROWS_MAX or search_kernels()) and time.flags.c_contiguous:
         return _of_distinct(jobs, objective, time, steepness, price, by)

@@ -68,8 +68,10 @@ def answers(problem: AllocationProblem, objective: LinearObjective) -> bool:
 
 def table_of(problem: AllocationProblem, objective: LinearObjective) -> Jobs:
     """The table of a problem to which this rung applies."""
-    values = objective.scale if isinstance(objective, MaxMin) else objective.gain
-    return jobs_of(problem, values, floors_of(objective, problem.job_count))
+    floors = floors_of(objective, problem.job_count)
+    if isinstance(objective, MaxSum):
+        return jobs_of(problem, objective.gain, floors)
+    return jobs_of(problem, objective.scale, floors, objective.count if len(objective.count) else None)
 
 
 def best_of(jobs: Jobs, objective: LinearObjective, solver: Solver, *, inside: bool = False) -> Answer | None:

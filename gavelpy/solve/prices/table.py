@@ -186,9 +186,15 @@ class Jobs:
         return figures
 
 
-def jobs_of(problem: AllocationProblem, value_per_step_per_s: Floats, floor_steps_per_s: Floats) -> Jobs:
-    """The table of a problem in which every job runs alone; values and floors are (J,)."""
+def jobs_of(
+    problem: AllocationProblem, value_per_step_per_s: Floats, floor_steps_per_s: Floats, count: Floats | None = None
+) -> Jobs:
+    """The table of a problem in which every job runs alone; values and floors are (J,).
+
+    If a row stands for several equal jobs, `count` (J,) has their numbers, and no other rows are equal.
+    """
     rate, gpus, counts = problem.member_rate_steps_per_s, problem.gpus_occupied, problem.gpu_counts
+    gpus = gpus if count is None else gpus / count
     here = [t for t in range(len(counts)) if counts[t] > 0]
     best = reduce(np.maximum, (rate[:, t] for t in here), np.zeros(len(gpus)))
     rows = None if best.min(initial=1.0) > 0 else np.flatnonzero(best > 0)
@@ -204,8 +210,11 @@ def jobs_of(problem: AllocationProblem, value_per_step_per_s: Floats, floor_step
     if rows is not None:
         rate, gpus, value, floor = rate[rows], gpus[rows], value[rows], floor[rows]
     rate = rate / (best if rows is None else best[rows])[:, None]
-    classes = _classes(rate, gpus, value, floor)
-    count = np.ones(len(gpus))
+    classes = _classes(rate, gpus, value, floor) if count is None else None
+    if count is None:
+        count = np.ones(len(gpus))
+    elif rows is not None:
+        count = count[rows]
     if classes is not None:
         first, count = classes.representative, classes.count.astype(np.float64)
         rate, gpus, value, floor = rate[first], gpus[first], value[first], floor[first]
