@@ -242,7 +242,7 @@ class JobTable:
             return
         self.state[rows] = states_after(self.state[rows], fact)
         if fact in (JobFact.FINISHED, JobFact.CANCELLED, JobFact.GIVEN_UP):
-            self.lists.ended()
+            self.lists.ended(rows)
             for row in rows.tolist() if self.apps.members else ():
                 self.apps.leave(row)
             if self.dependents:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import numpy.typing as npt
 
 from gavelpy.mechanism import app_table, node_resources, priority_classes, sizes, team_plan
 from gavelpy.mechanism import problem_columns as numpy_steps
@@ -31,7 +32,6 @@ from gavelpy.model.job import JobId
 from gavelpy.model.problem import GPUS, THOUSANDTHS, AllocationProblem, Entity
 
 NONE_OPEN = -1
-FEW = 4  # jobs that leave a problem, for which its ids are changed instead of listed again
 FAILURES_MAX = 16  # consecutive failures until there is no retry without a change; the last pause is 2 ** 15 rounds
 
 
@@ -263,28 +263,20 @@ def estimate_of(jobs: JobTable, wanted: Ints, pool: GpuPool) -> EstimateThroughp
 
 
 class JobNames:
-    """The ids of the jobs of a problem, of which few change from one problem to the next."""
+    """The ids of all jobs as an array, from which those of a problem are taken at once."""
 
     def __init__(self) -> None:
-        self._rows: Ints = NO_INTS
-        self._names: tuple[JobId, ...] = ()
+        self._ids: npt.NDArray[np.object_] = np.empty(0, dtype=np.object_)  # by row; with spare room
+        self._known = 0
 
     def of(self, jobs: JobTable, rows: Ints) -> tuple[JobId, ...]:
-        """The ids of the jobs in these rows, which are ascending."""
-        before, names = self._rows, self._names
-        for _ in range(FEW):
-            both = min(len(before), len(rows))
-            is_other = before[:both] != rows[:both]
-            first = int(is_other.argmax()) if np.count_nonzero(is_other) else both
-            if first == len(before):
-                break
-            before, names = np.concatenate([before[:first], before[first + 1 :]]), names[:first] + names[first + 1 :]
-        else:
-            before, names = NO_INTS, ()
-        specs = jobs.specs
-        names += tuple([specs[row].id for row in rows[len(before) :].tolist()])
-        self._rows, self._names = rows, names
-        return names
+        """The ids of the jobs in these rows."""
+        if len(self._ids) < jobs.count:
+            self._ids = np.concatenate([self._ids, np.empty(jobs.count, dtype=np.object_)])
+        new = jobs.specs[self._known : jobs.count]
+        self._ids[self._known : jobs.count] = [spec.id for spec in new]
+        self._known = jobs.count
+        return tuple(self._ids[rows].tolist())
 
 
 def renumbered(rows: Ints, new: Ints) -> Ints:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gavelpy.mechanism.jobs import JobTable
 
 NO_ROWS: Ints = np.zeros(0, dtype=np.int64)
+FEW = 8  # rows that are removed from a list one by one
 
 
 class RowLists:
@@ -34,10 +35,15 @@ class RowLists:
         self._any_timed_over = False
         self._leased: Ints | None = None
 
-    def ended(self) -> None:
-        """Some jobs are over."""
-        self._any_over = self._any_timed_over = True
+    def ended(self, rows: Ints) -> None:
+        """These jobs are over."""
         self._leased = None
+        if len(rows) > FEW:
+            self._any_over = self._any_timed_over = True
+            return
+        for row in rows.tolist():
+            self._active = _without(self._active, row)
+            self._timed = None if self._timed is None else _without(self._timed, row)
 
     def leases_changed(self, rows: Ints | int) -> None:
         """These jobs have got leases or lost them."""
@@ -54,8 +60,10 @@ class RowLists:
         if is_timed.all():
             return
         self._is_timed[rows] = True
-        self._timed = _with(self._timed, rows[~is_timed] if isinstance(rows, np.ndarray) else rows)
-        self._any_timed_over = True  # an answer may count jobs that are over by now
+        new = rows[~is_timed] if isinstance(rows, np.ndarray) else np.array([rows])
+        new = new[self._jobs.state[new] <= LAST_ALIVE]  # an answer may have jobs that are over by now
+        if len(new):
+            self._timed = _with(self._timed, new if len(new) > 1 else new.item())
 
     @property
     def active(self) -> Ints:
@@ -115,3 +123,13 @@ def _with(rows: Ints, new: Ints | int) -> Ints:
     is_first = np.ones(len(both), dtype=np.bool_)
     np.not_equal(both[1:], both[:-1], out=is_first[1:])
     return both[is_first]
+
+
+def _without(rows: Ints, row: int) -> Ints:
+    """Ascending `rows` without this one, if it is among them."""
+    place = int(rows.searchsorted(row))
+    if place == len(rows) or rows[place] != row:
+        return rows
+    left: Ints = np.concatenate([rows[:place], rows[place + 1 :]])
+    left.setflags(write=False)
+    return left
