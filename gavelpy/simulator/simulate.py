@@ -260,8 +260,10 @@ class Simulation(VirtualScheduler):
         arrived = jobs.ids.next_serial
         over = arrived - len(jobs.active)
         if over != self._over:
-            living = np.count_nonzero(self.measured[jobs.ids.of_rows(jobs.active)])
-            self._over, self._measured_over = over, int(self._measured_before.item(arrived) - living)
+            measured, living = int(self._measured_before.item(arrived)), len(jobs.active)
+            if measured < arrived:
+                living = int(np.count_nonzero(self.measured[jobs.ids.of_rows(jobs.active)]))
+            self._over, self._measured_over = over, measured - living
         return self._measured_over
 
     def _is_stalled(self) -> bool:

@@ -18,9 +18,9 @@ from gavelpy.mechanism.jobs import OPEN, JobTable
 from gavelpy.mechanism.problem_columns import ProblemColumns
 from gavelpy.model.arrays import PAIRWISE, Bools, Floats, Ints
 from gavelpy.policies import queue_kernels as queue_kernels  # loaded for all queues of jobs
+from gavelpy.simulator.serving_kernels import serve
 from gavelpy.solve.compiled import njit
 
-FEW_FREE = 32  # GPUs; for more, sorting the queue is faster than a pass for each job that is served
 _DOMAINS_MAX = 64  # the compiled step passes over all GPUs for each
 
 
@@ -34,13 +34,14 @@ class WakeupKernels:
     def settle(self, jobs: JobTable, elapsed_s: float, fade: float, now_s: float, lag_max_s: float) -> None:
         """As `booking.settle`, without claims."""
         columns = jobs.target, jobs.owed_s, jobs.received_s, jobs.since_s, jobs.attained_gpu_s
-        _settle(jobs.lists.timed, jobs.leased, *columns, jobs.lease_type, jobs.gpus, elapsed_s, fade, now_s, lag_max_s)
+        leases = jobs.lease, jobs.lease_type, jobs.gpus
+        _settle(jobs.lists.timed, *leases, *columns, elapsed_s, fade, now_s, lag_max_s)
 
     def serve(
         self, jobs: Ints, types: Ints, merit: tuple[Floats, Floats, Floats], gpus: Ints, free: Ints
     ) -> tuple[Ints, Ints]:
         """As `selection.serve`."""
-        found: tuple[Ints, Ints] = _serve(jobs, types, *merit, gpus, free)
+        found: tuple[Ints, Ints] = serve(jobs, types, *merit, gpus, free)
         return found
 
     def fill(
@@ -152,22 +153,20 @@ def _book_isolated(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _settle(  # type: ignore[no-untyped-def]
-    timed, leased, target, owed_s, received_s, since_s, attained_gpu_s, lease_type, gpus, elapsed_s, fade, now_s,
+    timed, lease, lease_type, gpus, target, owed_s, received_s, since_s, attained_gpu_s, elapsed_s, fade, now_s,
     lag_max_s,
 ):  # fmt: skip
     T = target.shape[1]
-    if fade != 1.0:
-        for row in timed:
+    for row in timed:
+        if fade != 1.0:
             for t in range(T):
                 owed_s[row, t] *= fade
                 received_s[row, t] *= fade
-    for row in leased:
-        if since_s[row] >= 0.0:
+        if lease[row] >= 0 and since_s[row] >= 0.0:
             time_s = now_s - since_s[row]
             attained_gpu_s[row] += time_s * gpus[row]
             received_s[row, lease_type[row]] += time_s
             since_s[row] = now_s
-    for row in timed:
         for t in range(T):
             owed, received = owed_s[row, t] + target[row, t] * elapsed_s, received_s[row, t]
             owed_s[row, t] = max(owed, received - lag_max_s)
@@ -195,11 +194,15 @@ def _fill(  # type: ignore[no-untyped-def]
 ):
     T, count, most = len(free), 0, free.max()
     for row in timed:
-        if lease[row] < 0 and gpus[row] <= most:
-            for t in range(T):
-                if gpus[row] <= free[t] and target[row, t] > 0.0 and _runs(row, gpus, rate, usable):
-                    jobs[count], types[count] = row, t
-                    count += 1
+        if lease[row] >= 0 or gpus[row] > most:
+            continue
+        before = count
+        for t in range(T):
+            if gpus[row] <= free[t] and target[row, t] > 0.0:
+                jobs[count], types[count] = row, t
+                count += 1
+        if count > before and not _runs(row, gpus, rate, usable):
+            count = before
     jobs, types = jobs[:count], types[:count]
     urgency, lag, share = merits[0, :count], merits[1, :count], merits[2, :count]
     for k in range(count):
@@ -210,7 +213,7 @@ def _fill(  # type: ignore[no-untyped-def]
             urgency[k] = lag[k] / move_lag_s + (new_weight if attained_gpu_s[row] == 0.0 else 0.0)
         else:
             urgency[k] = (owed + share[k] * prior_s) / (received + prior_s)
-    return _serve(jobs, types, urgency, lag, share, gpus, free)
+    return serve(jobs, types, urgency, lag, share, gpus, free)
 
 
 @njit(cache=True, nogil=True)
@@ -219,97 +222,6 @@ def _runs(row, gpus, rate, usable):  # type: ignore[no-untyped-def]
         if rate[row, t] > 0.0 and gpus[row] <= usable[t]:
             return True
     return False
-
-
-@njit(cache=True, nogil=True)
-def _serve(jobs, types, urgency, lag, share, gpus, free):  # type: ignore[no-untyped-def]
-    total, K = free.sum(), len(jobs)
-    if K == 0 or total == 0:
-        return jobs[:0], types[:0]
-    if total <= FEW_FREE:
-        return _serve_few(jobs, types, urgency, lag, share, gpus, free, total)
-    order = _in_order(jobs, types, urgency, lag, share)
-    first = jobs.min()
-    is_taken = np.zeros(jobs.max() - first + 1, dtype=np.bool_)
-    count = 0
-    for k in order:
-        if total == 0:
-            break
-        job, need = jobs[k], gpus[jobs[k]]
-        if need <= free[types[k]] and not is_taken[job - first]:
-            is_taken[job - first] = True
-            free[types[k]] -= need
-            total -= need
-            order[count] = k  # not read any more
-            count += 1
-    return jobs[order[:count]], types[order[:count]]
-
-
-@njit(cache=True, nogil=True)
-def _serve_few(jobs, types, urgency, lag, share, gpus, free, total):  # type: ignore[no-untyped-def]
-    """As `_serve`: finds the most urgent job that fits once for each that is served, and sorts none."""
-    is_open, order, count = np.ones(len(jobs), dtype=np.bool_), np.empty(total, dtype=np.int64), 0
-    while total > 0:
-        best = -1
-        for k in range(len(jobs)):
-            if not is_open[k] or gpus[jobs[k]] > free[types[k]]:
-                is_open[k] = False  # GPUs only become fewer
-            elif best < 0 or urgency[k] > urgency[best]:
-                best = k
-            elif urgency[k] == urgency[best]:
-                if lag[k] != lag[best]:
-                    is_first = lag[k] > lag[best]
-                elif share[k] != share[best]:
-                    is_first = share[k] > share[best]
-                else:
-                    is_first = jobs[k] < jobs[best] or (jobs[k] == jobs[best] and types[k] < types[best])
-                best = k if is_first else best
-        if best < 0:
-            break
-        need = gpus[jobs[best]]
-        free[types[best]] -= need
-        total -= need
-        order[count] = best
-        count += 1
-        for k in range(len(jobs)):
-            is_open[k] &= jobs[k] != jobs[best]
-    return jobs[order[:count]], types[order[:count]]
-
-
-@njit(cache=True, nogil=True)
-def _in_order(jobs, types, urgency, lag, share):  # type: ignore[no-untyped-def]
-    """The most urgent first, by merging runs that are in order. A function for the comparison would take most time."""
-    K = len(jobs)
-    order, merged = np.arange(K), np.empty(K, dtype=np.int64)
-    width = 1
-    while width < K:
-        for begin in range(0, K, 2 * width):
-            middle, end = min(begin + width, K), min(begin + 2 * width, K)
-            i, j = begin, middle
-            for k in range(begin, end):
-                if i == middle or j == end:
-                    is_second = i == middle
-                else:
-                    a, b = order[i], order[j]
-                    if urgency[a] != urgency[b]:
-                        is_second = urgency[b] > urgency[a]
-                    elif lag[a] != lag[b]:
-                        is_second = lag[b] > lag[a]
-                    elif share[a] != share[b]:
-                        is_second = share[b] > share[a]
-                    elif jobs[a] != jobs[b]:
-                        is_second = jobs[b] < jobs[a]
-                    else:
-                        is_second = types[b] < types[a]
-                if is_second:
-                    merged[k] = order[j]
-                    j += 1
-                else:
-                    merged[k] = order[i]
-                    i += 1
-        order, merged = merged, order
-        width *= 2
-    return order
 
 
 @njit(cache=True, nogil=True)

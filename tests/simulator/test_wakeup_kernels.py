@@ -94,6 +94,28 @@ def test_a_queue_is_served_as_in_numpy() -> None:
         assert left[0].tolist() == left[1].tolist()
 
 
+def test_a_long_queue_is_served_as_in_numpy() -> None:
+    """Only the most urgent are put in order, and the others that still fit if GPUs are left."""
+    rng, others = np.random.default_rng(8), 0
+    for table in range(200):
+        T, J = 1 + table % 3, 3000
+        jobs, types = np.repeat(np.arange(J), T), np.tile(np.arange(T), J)
+        urgency = rng.standard_normal(J * T) if table % 2 else rng.choice([0.0, 0.5, 1.0, math.inf], J * T)
+        urgency += 9.0 * (types == 0) * (table % 4 > 1)
+        merit = urgency, rng.choice([0.0, 1.0], J * T), rng.choice([0.0, 1.0], J * T)
+        gpus = rng.choice([1, 2, 4, 8] if table % 5 else [5, 7, 8], J)
+        free = rng.integers(20, 120, T)
+        left = free.copy(), free.copy()
+
+        plain = serve(jobs, types, merit, gpus, left[0])
+        compiled = KERNELS.serve(jobs, types, merit, gpus, left[1])
+
+        assert [column.tolist() for column in plain] == [column.tolist() for column in compiled]
+        assert left[0].tolist() == left[1].tolist()
+        others += int(np.sort(urgency)[::-1][2 * free.sum()] > urgency[plain[0] * T + plain[1]].min())
+    assert others > 20  # some were not among the most urgent
+
+
 @pytest.mark.parametrize("fill_leftover", [False, True])
 def test_free_gpus_are_filled_as_in_numpy(fill_leftover: bool) -> None:
     rng = np.random.default_rng(5)
