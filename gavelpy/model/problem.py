@@ -246,6 +246,12 @@ class AllocationProblem(ProblemArrays):
             runs = np.zeros((self.configuration_count, len(self.gpu_types)), dtype=np.bool_)
             for column, of_type in enumerate(runs_of_members.T):
                 runs[self.member_configuration[of_type], column] = True
+        if not self.capacity.all():
+            runs = self._with_some(runs)
+        return runs
+
+    def _with_some(self, runs: Bools) -> Bools:
+        """Where a configuration runs, (C, T), and the type has some of each resource that it needs."""
         runs = runs & (self.capacity[:, 0] > 0)
         for r in range(1, len(self.resources)):
             runs &= (self.capacity[:, r] > 0) | (self.demand[:, r] == 0)[:, None]

@@ -78,6 +78,7 @@ BLUR = 2.2e-9  # relative: numbers that are this close are treated as equal
 STEP = 1e-9  # relative: largest distance to the next number of a group
 EQUAL = 1e-14  # relative: numbers this close differ by rounding; program.py already treats most of them as equal
 WORTHWHILE = 0.25  # least part of the distinct numbers with such a neighbour; random numbers have some by chance
+_PART = 8192  # numbers
 _NUMBERS_MAX = 200_000  # above, sorting them takes as long as prices for that many distinct jobs
 
 
@@ -275,12 +276,10 @@ class Near:
 
 def nearly_equal(problem: AllocationProblem, objective: Objective) -> Near | None:
     """The simpler problem; None if there is none, or if its answer would prove nothing about the true one."""
-    rates = problem.member_rate_steps_per_s
     if not asks_for_nearly_equal(problem, objective):
         return None
-    figures = {name: getattr(objective, name) for name in _FIGURES.get(type(objective), ())}
-    merged = {name: _merged(values) for name, values in figures.items()}
-    merged_rates = _merged(rates)
+    merged = {name: _merged(getattr(objective, name)) for name in _FIGURES.get(type(objective), ())}
+    merged_rates = _merged(problem.member_rate_steps_per_s)
     if merged_rates is None and all(values is None for values in merged.values()):
         return None
     changed: dict[str, Any] = {name: values for name, values in merged.items() if values is not None}
@@ -322,9 +321,8 @@ _FIGURES: dict[type[Objective], tuple[str, ...]] = {
 
 def _can_be_carried_over(objective: Objective) -> bool:
     """Whether a bound follows for the true problem: not with floors or bases, nor for arbitrary concave functions."""
-    for name in ("rate_floor_steps_per_s", "base_steps_per_s"):
-        if getattr(objective, name, np.zeros(0)).any():
-            return False
+    if any(getattr(objective, name, np.zeros(0)).any() for name in ("rate_floor_steps_per_s", "base_steps_per_s")):
+        return False
     return isinstance(objective, (*_FIGURES, MaxSumLog, ProgressiveFilling))
 
 
@@ -380,11 +378,13 @@ def asks_for_nearly_equal(problem: AllocationProblem, objective: Objective) -> b
 def _merged(figures: Floats) -> Floats | None:
     """These numbers, each replaced by the least within BLUR of it; None if few are that close."""
     sorted_figures = np.sort(figures, axis=None)
+    pairs = max(len(sorted_figures) - 1, 0)
+    parts = (sorted_figures[at : at + _PART + 1] for at in range(0, pairs, _PART))  # in the processor's cache
+    near = sum(int(np.count_nonzero(part[1:] - part[:-1] <= STEP * part[1:])) for part in parts)
+    if near <= WORTHWHILE * (pairs - near):  # the others differ
+        return None
     rise = sorted_figures[1:] - sorted_figures[:-1]
     is_near = rise <= STEP * sorted_figures[1:]
-    near = int(np.count_nonzero(is_near))
-    if near <= WORTHWHILE * (len(is_near) - near):  # the others differ
-        return None
     differs = rise > EQUAL * sorted_figures[1:]
     if not (is_near & differs).sum() > WORTHWHILE * differs.sum():
         return None

@@ -67,3 +67,14 @@ def test_jobs_that_differ_by_more_are_not_taken_for_equal() -> None:
 
 def test_floors_leave_no_room_for_a_blur() -> None:
     assert nearly_equal(alike(1e-9), MaxSum(np.ones(60), np.full(60, 1e-3))) is None
+
+
+def test_near_pairs_of_many_numbers_are_merged_wherever_they_are_in_the_order() -> None:
+    base = np.random.default_rng(3).permutation(np.arange(1.0, 10_001.0))
+    pairs = np.concatenate([base, base * (1 + 5e-10)])
+
+    merged = ladder._merged(pairs)
+
+    assert merged is not None
+    assert np.array_equal(merged, np.concatenate([base, base]))
+    assert ladder._merged(np.concatenate([base, base * 1.00001])) is None

@@ -16,6 +16,7 @@ import numpy as np
 from gavelpy.solve.compiled import njit
 
 IDLE, NO_MODE = -1, -2
+_ROUNDED = 1.0 + 1e-15
 _NEAR = 1.0 - 1e-15  # part of the cost on a line: what costs less is below it
 
 
@@ -69,10 +70,10 @@ def next_corner(rate, costs, at_rate, at_cost):  # type: ignore[no-untyped-def]
         least = min(least, steep if rise > 0.0 else np.inf)
     best = IDLE
     if least < np.inf:
+        most, within = at_rate, least * _ROUNDED
         for m in range(len(rate)):
-            rise = rate[m] - at_rate
-            if rise > 0.0 and max(costs[m] - at_cost, 0.0) / rise <= least and (best == IDLE or rate[m] > rate[best]):
-                best = m
+            if rate[m] > most and costs[m] - at_cost <= within * (rate[m] - at_rate):
+                best, most = m, rate[m]
     return best
 
 
@@ -126,7 +127,7 @@ def _fastest(rate):  # type: ignore[no-untyped-def]
 def _edge_at(rate, costs, need, money, low, high):  # type: ignore[no-untyped-def]
     """The corners on both sides of what a job needs or what pays, and the part of its time in the upper one.
 
-    The search begins with the modes `low` and `high`, if these are around the need.
+    The search begins with the modes `low` and `high`, if these are around the need; without any, it walks from idling.
     """
     M = len(rate)
     if money > 0.0:
@@ -137,6 +138,16 @@ def _edge_at(rate, costs, need, money, low, high):  # type: ignore[no-untyped-de
         if paying != IDLE and rate[paying] >= need:
             return IDLE, paying, 1.0
     low_rate, low_cost = 0.0, 0.0
+    if high == IDLE:
+        at = IDLE
+        while True:
+            corner = next_corner(rate, costs, low_rate, low_cost)
+            if corner == IDLE:
+                break
+            if rate[corner] >= need:
+                return at, corner, min(max((need - low_rate) / (rate[corner] - low_rate), 0.0), 1.0)
+            at, low_rate, low_cost = corner, rate[corner], costs[corner]
+        low_rate, low_cost = 0.0, 0.0
     if low != IDLE and rate[low] < need:
         low_rate, low_cost = rate[low], costs[low]
     else:
@@ -232,10 +243,12 @@ def uses(rate, load, rows, count, need, rise, low, high, part, climb, used, drif
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def duals(rate, load, rows, need, money, price, low, high, steepness):  # type: ignore[no-untyped-def]
-    """The marginal cost of each job's rate at its need, (K,), beyond what a unit of it is worth (`money`)."""
-    K, R = len(rate), load.shape[2]
-    set_edges(rate, load, rows, need, np.zeros(K), price, low, high, steepness)
-    for k in range(K):
+    """Sets the marginal cost of each job's rate at its need, (K,), beyond what a unit of it is worth (`money`).
+
+    `low` and `high` (K,) are the modes on both sides of the need.
+    """
+    R = load.shape[2]
+    for k in range(len(rate)):
         a, b, cost = low[k], high[k], 0.0
         for r in range(R):
             cost += load[k, b, r] * price[rows[b, r]]

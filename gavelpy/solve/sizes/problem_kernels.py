@@ -26,6 +26,7 @@ def modes_of_jobs(  # type: ignore[no-untyped-def]
 ):
     """Sets rates in units of a job's best one, (J, M), loads in parts of a row, (J, M, R), and best rates (J,)."""
     (J, S), T, R = member.shape, fits.shape[1], occupied.shape[1]
+    part = np.where(amount > 0.0, 1.0 / amount, 1.0)
     for j in range(J):
         best[j] = 0.0
         for s in range(S):
@@ -41,8 +42,7 @@ def modes_of_jobs(  # type: ignore[no-untyped-def]
                 rate[j, s * T + t] = member_rate[i, t] if fits[c, t] else 0.0
                 best[j] = max(best[j], rate[j, s * T + t])
                 for r in range(R):
-                    whole = amount[r * T + t]
-                    load[j, s * T + t, r] = occupied[c, r] / (whole if whole > 0.0 else 1.0)
+                    load[j, s * T + t, r] = occupied[c, r] * part[r * T + t]
         if best[j] > 0.0:
             for m in range(S * T):
                 rate[j, m] /= best[j]
@@ -57,18 +57,20 @@ def shares_of(  # type: ignore[no-untyped-def]
     share[:] = 0.0
     used = np.zeros(len(amount))
     for j in range(J):
-        k, total = of_class[j], 0.0
+        k = of_class[j]
         if k == NONE:
             continue
+        total, several = 0.0, time[k]
         for m in range(S * T):
-            if time[k, m] > noise:
-                total += time[k, m]
-        for m in range(S * T):
-            if time[k, m] > noise:
-                c, t = configuration[member[j, m // T]], m % T
-                share[c, t] = time[k, m] / max(total, 1.0)
-                for r in range(R):
-                    used[r * T + t] += occupied[c, r] * share[c, t]
+            total += several[m] if several[m] > noise else 0.0
+        for s in range(S):
+            for t in range(T):
+                x = several[s * T + t]
+                if x > noise:
+                    c = configuration[member[j, s]]
+                    share[c, t] = x / max(total, 1.0)
+                    for r in range(R):
+                        used[r * T + t] += occupied[c, r] * share[c, t]
     for t in range(T):
         part = 1.0
         for r in range(R):

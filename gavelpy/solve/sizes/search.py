@@ -18,7 +18,8 @@ from gavelpy.solve.sizes.hull_kernels import IDLE, duals, margins, set_edges, us
 from gavelpy.solve.sizes.table import Best, ModeGoal, Modes
 
 _SAMPLE_PART, _SAMPLE_LEAST, _SAMPLE_MOST = 32, 256, 2048
-_SLOPES_SAMPLE = 2048
+_SECOND_SAMPLE = 2048
+_FAR_TOO_MUCH = 1.2  # of a row: that a sample uses
 _ALL_AT_ONCE = 512  # classes: fewer need no sample
 _IN_DOUBT, _IN_DOUBT_PER_ROW, _GROWTH = 192, 32, 2.0
 _BOXES = 12
@@ -28,7 +29,7 @@ _DEAR = 1e6  # of the value of all rows: the price of what does not exist
 _EDGE = 1e-12
 _TRACE = 1e-3  # of the first prices, where a sample has enough of everything
 _SAME, _ROUGHLY = 1e-12, 3e-3  # relative gain of a column at which the search ends: exactly, and for first prices
-_STEPS, _STEP_MAX, _DIFFERENCE, _CLOSE = 7, 0.2, 0.02, 5e-3
+_STEPS, _STEP_MAX, _DIFFERENCE, _CLOSE, _CLOSE_JOBS = 7, 0.2, 0.04, 5e-3, 8192
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,76 +91,107 @@ class _Mixes:
 
 def best_of_goal(modes: Modes, goal: ModeGoal, start: Floats, level: float) -> Best | None:
     """The best mix, searched from prices `start` (P,); None if there is none, or if it is not found."""
-    K, free = len(modes.rate), np.zeros(modes.row_count)
-    jobs = _Jobs(modes, goal, np.full(K, IDLE), np.full(K, IDLE))
-    whole, first = jobs.weight(), start
-    too_few = goal.is_level and goal.limit * whole > modes.row_count
-    if not too_few and (jobs.demand(free, goal.limit)[0] <= 1.0).all():  # there is enough for all
-        start, level = free, goal.limit
+    K, P = len(modes.rate), modes.row_count
+    jobs, first = _Jobs(modes, goal, np.full(K, IDLE), np.full(K, IDLE)), start
+    whole = jobs.weight()
+    second = jobs.sampled(_SECOND_SAMPLE, whole) if K >= 2 * _SECOND_SAMPLE else jobs
+    mixes: _Mixes | None = None
+    if not (goal.is_level and goal.limit * whole > P) and _is_enough(jobs, second):
+        start, level = np.zeros(P), goal.limit
     elif K > _ALL_AT_ONCE:
         some = jobs.sampled(min(max(K // _SAMPLE_PART, _SAMPLE_LEAST), _SAMPLE_MOST), whole)
         _, start, level, _ = _searched(some, start, level, None, _ROUGHLY)
-        start, level = _near(jobs, whole, start if start.any() else _TRACE * first, level)
-    in_doubt = float(_IN_DOUBT + _IN_DOUBT_PER_ROW * modes.row_count) if K > _ALL_AT_ONCE else K
+        start, level, mixes = _near(jobs, second, start if start.any() else _TRACE * first, level)
+    in_doubt = float(_IN_DOUBT + _IN_DOUBT_PER_ROW * P) if K > _ALL_AT_ONCE else K
     for _ in range(_BOXES):
-        box = _box(jobs, start, level, int(in_doubt), float(first.sum()))
+        mixes = jobs.mixed(start, level) if mixes is None else mixes
+        box = _box(jobs, start, level, mixes, int(in_doubt), float(first.sum()))
         ended, price, found, time = _searched(box.jobs, start, level, box)
         inside = box.first * (1 + _EDGE) < found < box.last * (1 - _EDGE) or found >= goal.limit * (1 - _EDGE)
         if ended == DONE and (inside or box.first == 0 or not goal.is_level):
             return _assembled(jobs, box, time, price, found)
         if len(box.rows) == K:
             return None
-        start, level, in_doubt = price, found, in_doubt * _GROWTH
+        start, level, mixes, in_doubt = price, found, None, in_doubt * _GROWTH
     return None
 
 
-def _near(jobs: _Jobs, whole: float, price: Floats, level: float) -> tuple[Floats, float]:
-    """Prices and level nearer to the optimum, by Broyden's method; the first slopes are those of a sample.
+def _is_enough(jobs: _Jobs, some: _Jobs) -> bool:
+    """Whether there is enough for all jobs at the limit, each in its fastest mode. Some of the jobs may refute it."""
+    free, limit = np.zeros(jobs.modes.row_count), jobs.goal.limit
+    if some is not jobs and (some.demand(free, limit)[0] > _FAR_TOO_MUCH).any():
+        return False
+    return bool((jobs.demand(free, limit)[0] <= 1.0).all())
 
+
+def _near(jobs: _Jobs, some: _Jobs, price: Floats, level: float) -> tuple[Floats, float, _Mixes | None]:
+    """Prices and level nearer to the optimum, and the mixes there, if these are of the last step.
+
+    Broyden's method; the first slopes, and the first step if these are not all jobs, are those of some of the jobs.
     Unknown are the logarithms of the prices and of the level. At the optimum, the rows that have a price are used up,
     and a unit of level costs 1.
     """
-    goal, size, best = jobs.goal, np.inf, (price, level)
-    system, before, step = np.zeros((0, 0)), np.zeros(0), np.zeros(0)
-    rows = np.zeros(0, dtype=np.int64)
-    for _ in range(_STEPS):
-        used, drift = jobs.demand(price, level)
-        if not len(rows):
-            rows = np.flatnonzero((price > _LEAST_UNIT * float(price.mean())) | (used > 1.0))
-            system = _slopes(jobs.sampled(_SLOPES_SAMPLE, whole), price, level, rows)
-            if goal.is_level:  # only ratios of prices matter to the rows used
-                last = np.append(drift[rows] * price[rows], 0.0)
-                system = np.vstack([np.column_stack([system, drift[rows] * level]), last])
-        over = used[rows] - 1.0
-        if goal.is_level:
-            over = np.append(over, float(drift @ price) - 1.0)
+    at = some.mixed(price, level)
+    rows, system = _system(some, at, price, level)
+    if some is not jobs:
+        step = _step(system, _over(some, at, rows, price))
+        price, level = _moved(jobs.goal, price, level, rows, step)
+        at = jobs.mixed(price, level)
+    size, best, of_best = np.inf, (price, level), at
+    before, step = np.zeros(0), np.zeros(0)
+    close = _CLOSE * min(1.0, _CLOSE_JOBS / len(jobs.low))
+    for n in range(_STEPS):
+        at = jobs.mixed(price, level) if n else at
+        over = _over(jobs, at, rows, price)
         now = float(np.abs(over).max(initial=0.0))
         if now < size:
-            size, best = now, (price, level)
-        if now < _CLOSE:
+            size, best, of_best = now, (price, level), at
+        if now < close:
             break
         if len(step):
             system = system + np.outer(over - before - system @ step, step) / float(step @ step)
-        step = np.clip(np.linalg.lstsq(system, -over, rcond=1e-10)[0], -_STEP_MAX, _STEP_MAX)
+        before, step = over, _step(system, over)
         if not step.any():
             break
-        before, price = over, price.copy()
-        price[rows] *= np.exp(step[: len(rows)])
-        if goal.is_level:
-            level = min(level * float(np.exp(step[-1])), goal.limit)
-    return best
+        price, level = _moved(jobs.goal, price, level, rows, step)
+    return *best, of_best if of_best is at else None
 
 
-def _slopes(jobs: _Jobs, price: Floats, level: float, rows: Ints) -> Floats:
-    """Change of these rows' use by the logarithms of their prices, over a step that smooths the jobs' kinks."""
+def _over(jobs: _Jobs, at: _Mixes, rows: Ints, price: Floats) -> Floats:
+    """By how much these rows are used more than there is, and by how much a unit of level costs more than 1."""
+    over: Floats = at.used[rows] - 1.0
+    return np.append(over, float(at.drift @ price) - 1.0) if jobs.goal.is_level else over
+
+
+def _step(system: Floats, over: Floats) -> Floats:
+    """The change of the logarithms at which the linear equations hold."""
+    return np.clip(np.linalg.lstsq(system, -over, rcond=1e-10)[0], -_STEP_MAX, _STEP_MAX)
+
+
+def _moved(goal: ModeGoal, price: Floats, level: float, rows: Ints, step: Floats) -> tuple[Floats, float]:
+    """Prices of these rows and the level after a step."""
+    price = price.copy()
+    price[rows] *= np.exp(step[: len(rows)])
+    return price, min(level * float(np.exp(step[-1])), goal.limit) if goal.is_level else level
+
+
+def _system(some: _Jobs, at: _Mixes, price: Floats, level: float) -> tuple[Ints, Floats]:
+    """The rows that have a price, or are used more than there is; and the slopes of the unknowns' equations."""
+    rows = np.flatnonzero((price > _LEAST_UNIT * float(price.mean())) | (at.used > 1.0))
+    system = _slopes(some, at.used[rows], price, level, rows)
+    if some.goal.is_level:  # only ratios of prices matter to the rows used
+        last = np.append(at.drift[rows] * price[rows], 0.0)
+        system = np.vstack([np.column_stack([system, at.drift[rows] * level]), last])
+    return rows, system
+
+
+def _slopes(jobs: _Jobs, used: Floats, price: Floats, level: float, rows: Ints) -> Floats:
+    """Change of the use of these rows by the logarithms of their prices, over a step that smooths the jobs' kinks."""
     slopes: Floats = np.zeros((len(rows), len(rows)))
     for i, q in enumerate(rows.tolist()):
-        ends = []
-        for sign in (-1.0, 1.0):
-            moved = price.copy()
-            moved[q] *= 1.0 + sign * _DIFFERENCE
-            ends.append(jobs.demand(moved, level)[0][rows])
-        slopes[:, i] = (ends[1] - ends[0]) / (2.0 * _DIFFERENCE)
+        moved = price.copy()
+        moved[q] *= 1.0 + _DIFFERENCE
+        slopes[:, i] = (jobs.demand(moved, level)[0][rows] - used) / _DIFFERENCE
     return slopes
 
 
@@ -180,10 +212,10 @@ class _Box:
     level: float
 
 
-def _box(jobs: _Jobs, price: Floats, level: float, in_doubt: int, scale: float) -> _Box:
+def _box(jobs: _Jobs, price: Floats, level: float, mixes: _Mixes, in_doubt: int, scale: float) -> _Box:
     K, P, m, g = len(jobs.low), len(price), jobs.modes, jobs.goal
     unit = np.maximum(price, _LEAST_UNIT * float(price.mean()) + 1e-300)
-    mixes, margin = jobs.mixed(price, level), np.empty(K)
+    margin = np.empty(K)
     margins(
         m.rate, m.load, m.rows, mixes.need, g.rise, g.money, price, unit, jobs.low, jobs.high, mixes.part, margin
     )  # fmt: skip
@@ -229,6 +261,18 @@ def _assembled(jobs: _Jobs, box: _Box, of_box: Floats, price: Floats, level: flo
     time[runs, jobs.low[runs]] = 1.0 - part[runs]
     time[box.rows] = of_box
     price = np.where(price > _EDGE * price.max(initial=0.0), price, 0.0)
-    steepness = np.zeros(K)
-    duals(modes.rate, modes.load, modes.rows, goal.needs(level), goal.money, price, jobs.low, jobs.high, steepness)
-    return Best(time, price, level, steepness)
+    return Best(time, price, level, _steepness(jobs, box, goal.needs(level), price))
+
+
+def _steepness(jobs: _Jobs, box: _Box, need: Floats, price: Floats) -> Floats:
+    """Marginal cost of each rate at its need, (K,). The edges of the jobs outside the box are those of a level."""
+    modes, goal, steepness = jobs.modes, jobs.goal, np.zeros(len(need))
+    if not goal.is_level and not need.any():
+        return steepness
+    some = box.jobs if goal.is_level else jobs
+    needs, none, part = need[box.rows] if some is box.jobs else need, np.zeros(len(some.low)), np.empty(len(some.low))
+    set_edges(some.modes.rate, some.modes.load, modes.rows, needs, none, price, some.low, some.high, part)
+    if some is box.jobs:
+        jobs.low[box.rows], jobs.high[box.rows] = some.low, some.high
+    duals(modes.rate, modes.load, modes.rows, need, goal.money, price, jobs.low, jobs.high, steepness)
+    return steepness
