@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from gavelpy.model.arrays import Floats, Ints
 from gavelpy.solve.compiled import njit
 
 LOOKED_AT = 2  # queue entries for each free GPU
+ALL = -np.inf
 FEW_FREE = 32  # GPUs; for more, sorting the queue is faster than a pass for each job that is served
 
 
 @njit(cache=True, nogil=True)
-def serve(jobs, types, urgency, lag, share, gpus, free):  # type: ignore[no-untyped-def]
+def serve(jobs, types, urgency, lag, share, gpus, free, least):  # type: ignore[no-untyped-def]
+    """Jobs and types that are chosen; updates `free`. Entries below `least` are put in order only if GPUs are left."""
     total, K = free.sum(), len(jobs)
     if K == 0 or total == 0:
         return jobs[:0], types[:0]
@@ -19,11 +22,8 @@ def serve(jobs, types, urgency, lag, share, gpus, free):  # type: ignore[no-unty
         return _serve_few(jobs, types, urgency, lag, share, gpus, free, total)
     first = jobs.min()
     is_taken = np.zeros(jobs.max() - first + 1, dtype=np.bool_)
-    chosen, count, most = np.empty(min(total, K), dtype=np.int64), 0, LOOKED_AT * total
-    rows, least = np.arange(K), -np.inf
-    if 2 * most < K:  # the most urgent take nearly all GPUs: the others need no order among themselves
-        least = np.partition(urgency, K - most)[K - most]
-        rows = np.flatnonzero(urgency >= least)
+    chosen, count = np.empty(min(total, K), dtype=np.int64), 0
+    rows = np.flatnonzero(urgency >= least)
     while True:
         order = _in_order(jobs[rows], types[rows], urgency[rows], lag[rows], share[rows])
         for n in order:
@@ -37,7 +37,7 @@ def serve(jobs, types, urgency, lag, share, gpus, free):  # type: ignore[no-unty
                 total -= need
                 chosen[count] = k
                 count += 1
-        if total == 0 or least == -np.inf:
+        if total == 0 or least == ALL:
             break
         left = 0
         rows = np.empty(K, dtype=np.int64)
@@ -45,7 +45,7 @@ def serve(jobs, types, urgency, lag, share, gpus, free):  # type: ignore[no-unty
             if urgency[k] < least and gpus[jobs[k]] <= free[types[k]] and not is_taken[jobs[k] - first]:
                 rows[left] = k
                 left += 1
-        rows, least = rows[:left], -np.inf
+        rows, least = rows[:left], ALL
         if left == 0:
             break
     return jobs[chosen[:count]], types[chosen[:count]]
@@ -118,3 +118,11 @@ def _in_order(jobs, types, urgency, lag, share):  # type: ignore[no-untyped-def]
         order, merged = merged, order
         width *= 2
     return order
+
+
+def least_urgency(urgency: Floats, free: Ints) -> float:
+    """Such that the entries from there on take nearly all free GPUs (T,): the others need no order among themselves."""
+    most = LOOKED_AT * int(free.sum())
+    if len(urgency) <= 2 * most or not most:
+        return ALL
+    return float(np.partition(urgency, -most)[-most])
