@@ -97,17 +97,20 @@ def best_sum_log_by_cvxpy(problem: AllocationProblem, weight: Floats) -> float:
 
 
 def dense(problem: AllocationProblem) -> tuple[Floats, Floats, Floats]:
-    """Rates (J, E) per unit of share of each entry, constraint rows (J + T, E), and their limits (J + T,)."""
-    J, T = problem.job_count, len(problem.gpu_types)
+    """Rates (J, E) per unit of share of each entry, constraint rows (J + R T, E), and their limits (J + R T,)."""
+    J, T, R = problem.job_count, len(problem.gpu_types), len(problem.resources)
     entries = _entries(problem)
-    rates, rows = np.zeros((J, len(entries))), np.zeros((J + T, len(entries)))
+    rates, rows = np.zeros((J, len(entries))), np.zeros((J + R * T, len(entries)))
     for e, (c, t) in enumerate(entries):
         for member in np.flatnonzero(problem.member_configuration == c):
             job = problem.member_job[member]
             rates[job, e] = problem.member_rate_steps_per_s[member, t]
             rows[job, e] = 1.0
         rows[J + t, e] = problem.gpus_occupied[c] / problem.gpu_counts[t]
-    return rates, rows, np.ones(J + T)
+        for r in range(1, R):
+            if problem.demand[c, r]:
+                rows[J + r * T + t, e] = problem.demand[c, r] / problem.capacity[t, r]
+    return rates, rows, np.ones(J + R * T)
 
 
 def _entries(problem: AllocationProblem) -> list[tuple[int, int]]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from gavelpy.errors import InvalidInput, SolverFailed
+from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Bools, Floats
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import equal_share_rate
@@ -205,6 +206,7 @@ def test_a_rung_that_fails_is_counted_and_the_next_one_answers(monkeypatch: pyte
 
 
 def test_an_answer_that_no_rung_can_prove_is_given_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rungs, "GAP_MAX", -1.0)
     monkeypatch.setattr(rungs, "GAP_MAX_LAST", -1.0)
 
     certificate = solve(random_problem(0, jobs=5), MaxMinLexicographic(np.ones(5))).certificate
@@ -251,19 +253,30 @@ def test_a_filling_whose_third_level_is_not_found_keeps_the_first_two(monkeypatc
     assert "highs: Unknown" in allocation.certificate.warning
 
 
-def test_the_gap_of_a_packed_filling_covers_its_late_levels() -> None:
-    """1e-10 of the early jobs' rates is 0.03 % of a late job's: a proof of a weighted sum still claims 1e-10."""
+def of_late_levels() -> tuple[Allocation, float]:
+    """1e-10 of the early jobs' rates is 0.03 % of a late job's. The allocation, and by how much that job can gain."""
     problem = read_problem(FIXTURES / "packed_late_levels.json")
     scale = problem.gpus_asked / (problem.weight * equal_share_rate(problem))
-
     allocation = solve(problem, MaxMinLexicographic(scale))
-
     late, rates = 2, allocation.rate_steps_per_s
     early = np.where(scale * rates <= (scale * rates)[late] * (1 + 1e-7), rates, 0.0)
-    gain = optimum(problem, MaxSum(np.eye(len(rates))[late] / rates, early)).value - 1
-    assert 1e-5 < gain <= allocation.certificate.gap
-    assert allocation.certificate.gap < 5e-4
-    assert allocation.certificate.warning
+    return allocation, optimum(problem, MaxSum(np.eye(len(rates))[late] / rates, early)).value - 1
+
+
+def test_a_late_job_gains_nothing_where_early_rates_matter_to_their_last_digits() -> None:
+    allocation, gain = of_late_levels()
+
+    assert gain <= allocation.certificate.gap <= GAP_MAX
+    assert allocation.certificate.warning == ""
+
+
+def test_the_gap_of_a_packed_filling_covers_its_late_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first rung's answer: a proof of a weighted sum would still claim 1e-10."""
+    monkeypatch.setattr(rungs, "GAP_MAX", 1.0)
+
+    allocation, gain = of_late_levels()
+
+    assert 1e-5 < gain <= allocation.certificate.gap < 5e-4
 
 
 @pytest.mark.parametrize("seed", [7, 61, 141])

@@ -7,4 +7,5 @@ Modules:
     saturation          level after level, until no class can rise
     water_level         the highest level whose targets are feasible, by HiGHS or by prices
     gaps                how far each class could still rise: the proof
+    resolved            more digits of a proof and of the shares that it is about
 """

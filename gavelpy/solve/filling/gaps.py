@@ -10,7 +10,7 @@ classes may have marginal values a billion times those of late ones: rounding in
 visible part of the rates of the latter, and the gap includes it. The multiples are chosen with the rounding of the
 excess as a part of it, since large ones would hide any excess in rounding. With the chosen ones the excess is computed
 in extended precision, less the value of the last digits of the shares at these prices: no shares in double precision
-are better.
+are better. If the gap is still above the promise, the duals and the shares themselves get more digits (resolved.py).
 """
 
 from __future__ import annotations
@@ -23,13 +23,18 @@ import numpy as np
 
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.solve.certificate import GAP_MAX
+from gavelpy.solve.filling.resolved import resolved
 from gavelpy.solve.filling.saturation import Filled, by_type, worths_of
 from gavelpy.solve.filling.water_level import Proof
 from gavelpy.solve.program import Program
 
+CLASSES_MAX = 600  # above, more digits of shares and proofs take longer than the filling
 _MULTIPLES = 10.0 ** np.array([1, 2, 3, 4, 5, 6, 7, 8, 9, 0, -1])  # in the order in which they are tried
+_LEAST_RATE = 1e-9  # of a job's best rate: a part of a rate is relative to at least this, 3 s in a century
+_NO_RATE = 1e-12  # of a job's best rate: less is rounding, and parts are of the best rate
 _CLOSE = 1e-10  # a gap that no other multiple need lower
 _SMALL = 1e-6  # a gap that comes from rounding, if a larger multiple increases it: still larger ones do so too
+_MOVED_MAX = 1e-12  # relative: rates that differ by less than this from those of reference shares are theirs, rounded
 _ROUNDING = 4.0 * float(np.finfo(np.float64).eps)  # of a sum of prices: rounding of the shares
 
 
@@ -46,7 +51,7 @@ def gaps_of_classes(
     """
     rate = rates_of(program, share)
     to_best = np.maximum(np.divide(limits(program), rate, where=rate > 0, out=np.full(len(rate), np.inf)) - 1.0, 0.0)
-    gaps = np.maximum(filled.rate - rate, 0.0) / np.where(rate > 0, rate, 1.0)
+    gaps = np.maximum(filled.rate - rate, 0.0) / _units(rate)
     rising = filled.rising
     gaps[rising] = np.where(rate[rising] > 0, filled.limit[rising] / np.maximum(rate[rising], 1e-300) - 1.0, np.inf)
     together = float(gaps[rising].max(initial=0.0))
@@ -66,6 +71,11 @@ def gaps_of_classes(
             excess = _excess_resolved(program, proof, share, blur)
             exact = _parts(proof, excess, rate, held, to_best)
             parts, whole = np.minimum(parts, exact[0]), min(whole, exact[1])
+            if not blur and len(program.value) <= CLASSES_MAX and parts.max(initial=0.0) > GAP_MAX:
+                finer = resolved(program, proof, share)
+                exact = _parts(finer.proof, finer.excess, rate, held, to_best)
+                if finer.moved <= _MOVED_MAX:
+                    parts, whole = np.minimum(parts, exact[0]), min(whole, exact[1])
         before = proof.price
         gaps[held], together = np.maximum(gaps[held], parts), max(together, whole)
     return np.minimum(gaps, to_best), together
@@ -127,9 +137,14 @@ def _extended(figures: Floats) -> Any:  # numpy has no type for such arrays
     return figures.astype(np.longdouble)
 
 
+def _units(rate: Floats) -> Floats:
+    """What parts of these rates are relative to, in units of the best rates."""
+    return np.where(rate > _NO_RATE, np.maximum(rate, _LEAST_RATE), 1.0)
+
+
 def _parts(proof: Proof, excess: float, rate: Floats, held: Ints, to_best: Floats) -> tuple[Floats, float]:
     """How far the classes `held` can rise, at most to their best rates, and all of them together."""
-    worth = proof.worth[held] * np.where(rate[held] > 0, rate[held], 1.0)
+    worth = proof.worth[held] * _units(rate[held])
     unproved = np.full(len(held), np.inf if excess > 0 else 0.0)
     parts: Floats = np.divide(excess, worth, out=unproved, where=worth > 0)
     total_worth = float(worth.sum())

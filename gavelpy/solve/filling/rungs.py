@@ -32,7 +32,8 @@ from gavelpy.solve.certificate import (
     repaired,
     violation_of,
 )
-from gavelpy.solve.filling.gaps import gaps_of_classes, limits, proof_of_prices
+from gavelpy.solve.filling.gaps import CLASSES_MAX, gaps_of_classes, limits, proof_of_prices
+from gavelpy.solve.filling.resolved import filled_up
 from gavelpy.solve.filling.saturation import ITS_OWN_BEST, Filled, by_type, fill_residuals, fill_whole
 from gavelpy.solve.filling.targets import EvenTargets, PiecewiseTargets, Targets
 from gavelpy.solve.filling.water_level import BY_PRICES, Proof, is_for_prices
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 GAP_MAX_LAST = 1e-6  # of the last rung: late levels may depend on differences that doubles cannot represent
 WHOLE = " on the whole"
 _FINE_DUST = 1e-15  # of a rate: what is negligible for an early job may be much for late ones
+_DUST_UNUSED = 1e-8  # of the rates of all members
 _ALIKE = 1e-9  # relative: speeds that differ by rounding are equal
 
 FillingObjective = MaxMinLexicographic | ProgressiveFilling
@@ -69,7 +71,7 @@ def best_filling(problem: AllocationProblem, objective: FillingObjective, solver
         else:
             answer, together = _answer(program, targets, filled, narrowed=not name.endswith(WHOLE), blur=blur)
             found = answer.certificate
-            if found.gap <= GAP_MAX_LAST and found.violation <= VIOLATION_MAX:
+            if found.gap <= (GAP_MAX_LAST if _is_large(program) else GAP_MAX) and found.violation <= VIOLATION_MAX:
                 return answer
             if _is_large(program) and max(together, found.violation) <= VIOLATION_MAX:
                 fallen[name] = f"gap {found.gap:.1e} by the rounding of {len(program.value)} classes' rates"
@@ -79,7 +81,12 @@ def best_filling(problem: AllocationProblem, objective: FillingObjective, solver
         solver.falls[name] += 1
     if not feasible:
         feasible.append(_evenly(program, targets))
-    return best_of(feasible, fallen, GAP_MAX_LAST)
+    proved = [
+        answer
+        for answer in feasible
+        if answer.certificate.gap <= GAP_MAX_LAST and answer.certificate.violation <= VIOLATION_MAX
+    ]
+    return min(proved, key=lambda answer: answer.certificate.gap) if proved else best_of(feasible, fallen, GAP_MAX_LAST)
 
 
 def _is_large(program: Program) -> bool:
@@ -156,10 +163,25 @@ def _answer(program: Program, targets: Targets, filled: Filled, *, narrowed: boo
     found = _proved(program, targets, filled, narrowed=narrowed, blur=blur)
     if found[0].certificate.gap <= GAP_MAX or _is_large(program):
         return found
-    finer = replace(filled, share=polished(program, filled.share, filled.rate))
-    other = _proved(program, targets, finer, narrowed=narrowed, blur=blur, dust=_FINE_DUST)
-    a, b = found[0].certificate, other[0].certificate
-    return other if b.gap < a.gap and b.violation <= max(a.violation, VIOLATION_MAX) else found
+    for used in (filled.share, _without_dust(program, filled.share)):
+        better = polished(program, used, filled.rate)
+        finer = replace(filled, share=filled_up(program, [done.proof for done in filled.levels], better))
+        other = _proved(program, targets, finer, narrowed=narrowed, blur=blur, dust=_FINE_DUST)
+        a, b = found[0].certificate, other[0].certificate
+        if b.gap < a.gap and b.violation <= max(a.violation, VIOLATION_MAX):
+            found = other
+        if found[0].certificate.gap <= GAP_MAX:
+            break
+    return found
+
+
+def _without_dust(program: Program, share: Floats) -> Floats:
+    """Shares of entries (E,) without those that HiGHS's tolerance leaves in configurations that are not in use."""
+    adds = program.member_rate * share[program.member_entry]
+    rates = np.bincount(program.member_class, weights=adds, minlength=len(program.value))
+    matters = np.zeros(len(share), dtype=np.bool_)
+    np.logical_or.at(matters, program.member_entry, adds > _DUST_UNUSED * rates[program.member_class])
+    return np.where(matters, share, 0.0)
 
 
 def _proved(
@@ -233,7 +255,6 @@ def _own_best(targets: Targets, prices: int) -> Proof:
 # stay, so the vertex stays the same. A class that runs alone and uses one type has its share from its rate and is not
 # in the system: only some classes per type use more.
 
-CLASSES_MAX = 600  # above, the system takes longer than the filling
 _TIGHT = 1e-8  # relative: a budget or a type with less left is tight
 _STEPS = 2  # the second one corrects the rounding of the first
 
