@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from gavelpy.policies.places import PlacesAlone
 from gavelpy.policies.slot_prices import Offer, SlotPrices
 from gavelpy.solve.solver import Solver
 
-RATIO_MAX = 1e6  # of the highest to the lowest value of a unit, so that values that vanish do not make prices vanish
 _ROUNDING = 1e-9
 _OTHER_BYTES = 4_096  # of the memory, for all but schedules and refusals
 
@@ -32,16 +31,19 @@ class Oasis:
     f_i      the job's value of completion (`--completion-value`), by the time from its submission to its end
     w_irs    what the schedule uses of resource r at a GPU type in slot s: in each slot one of the job's sizes, or none
     p_rs     the price,  L (U_r / L)^(used_rs / W_r);  W_r: all of it
-    U_r      max_i f_i(soonest end) / least of r that i needs, the highest value of a unit
+    U_r      max_i f_i(soonest end) / least of r that i needs, the highest value of a unit: in one slot, as in the
+             paper, or in all slots (`highest=job`)
     L        min_i f_i(end in the last slot) / (4 η units_i),  η = max_i  S Σ_r W_r / units_i,  S the number of slots
     units_i  units of all resources in all slots that the job needs on its least size
 
     OASiS (Bao et al., INFOCOM '18), equations (12) and (13), algorithms 1 and 2. An admitted job keeps its schedule,
     whatever arrives later; another one is refused with a reason, for good. The best schedule is found by dynamic
     programming over `slots` slots and up to `chunks` equal parts of the job's steps. U and L are those of the jobs seen
-    so far (the paper assumes them known), and U / L is at most 10^6. A size is the paper's number of workers: its GPUs
-    and other resources are those of the workers and of their parameter servers, which need not be in proportion. Jobs
-    that state no value, and admitted jobs that are later than planned, use what is free in order of arrival.
+    so far (the paper assumes them known), and U / L is at most `ratio`. With U of one slot, a full slot is too dear for
+    all jobs. Jobs of many slots are worth far less per unit, so many units stay free. With `highest=job` more is used,
+    and the paper's bound is not proved. A size is the paper's number of workers: its GPUs and other resources are those
+    of the workers and of their parameter servers, which need not be in proportion. Jobs that state no value, and
+    admitted jobs that are later than planned, use what is free in order of arrival.
 
     A slot is `slot_s` seconds, of which a job loses `turn_s` for a start; a scheduler sets `turn_s`, and `slot_s` to at
     least a round. All schedules have the same slots; a job that arrives within one can use what is left of it. Promises
@@ -61,6 +63,8 @@ class Oasis:
     slots: float = 100
     chunks: float = 200
     turn_s: float = 0.0
+    highest: Literal["slot", "job"] = "slot"
+    ratio: float = 1e6  # so that values that vanish do not make prices vanish
 
     name: ClassVar[str] = "oasis"
     summary: ClassVar[str] = "Admit jobs whose value exceeds the price of their best schedule; refuse others (OASiS)."
@@ -76,6 +80,10 @@ class Oasis:
         for name in ("slots", "chunks"):
             if not (1 <= (value := getattr(self, name)) <= 1_000 and value == int(value)):
                 raise InvalidInput(f"{name} must be a whole number in [1, 1000], got {value!r}")
+        if self.highest not in ("slot", "job"):
+            raise InvalidInput(f"highest must be slot or job, got {self.highest!r}")
+        if not 10 <= self.ratio <= 1e12:
+            raise InvalidInput(f"ratio must be in [10, 1e12], got {self.ratio!r}")
 
     def over_rounds(self, round_s: float, turn_s: float, move_lag_s: float) -> Oasis:  # noqa: ARG002 the protocol's
         """This policy with slots of at least a round, and the cost of a preemption."""
@@ -107,7 +115,7 @@ class _Admission:
         self._bounds = self._seen(np.flatnonzero(has_value & problem.can_run).tolist())
         highest, thin, eta = self._bounds
         high = np.repeat(np.array(highest), T)  # each resource at each type
-        lowest = max(thin / (4.0 * eta), max(highest, default=1.0) / RATIO_MAX) if eta > 0 else 0.0
+        lowest = max(thin / (4.0 * eta), max(highest, default=1.0) / policy.ratio) if eta > 0 else 0.0
         self._prices = SlotPrices(problem.row_capacity, self._slots, high, lowest or 1.0)
         self._resume()
         self._bytes = len(json.dumps(self._plans))
@@ -131,6 +139,8 @@ class _Admission:
             units = float((np.maximum(slots, 1.0) * need.sum(axis=1)).min())
             values = self._values(job)
             soonest, latest = float(values[min(int(max(slots.min(), 1.0)), len(values)) - 1]), float(values[-1])
+            if self._policy.highest == "job":
+                need = need * np.maximum(slots, 1.0)[:, None]
             least = np.where(need > 0, need, np.inf).min(axis=0)
             highest = [max(high, soonest / unit) for high, unit in zip(highest, least.tolist(), strict=True)]
             thin = min(thin, latest / units) if eta else latest / units

@@ -4,7 +4,8 @@ Values are sigmoids of the completion time with the parameters of its simulation
 (10 % of the jobs), 0.01 to 1 (55 %) and 4 to 6 (35 %), targets of 1 to 15 hours. More jobs arrive than the cluster can
 serve in time. Three parts:
 
-- its setting: jobs of workers and parameter servers in slots of an hour (`oasis_slots`); against Dorm with `--full`;
+- its setting: jobs of workers and parameter servers in slots of an hour (`oasis_slots`); with `--full` also against
+  Dorm, and on fewer nodes;
 - jobs of one GPU, a small part of the cluster, as its guarantee assumes, in rounds of 360 s with costs of starts;
 - the same with jobs that request 1 to 8 GPUs, on which FIFO and DRF run them, while OASiS and Dorm choose between 1, 2,
   4 and 8.
@@ -44,7 +45,9 @@ NOT_IN_PAPER = ("srtf",)
 SMALL = (DrawnSize(100, 8, 8.0), DrawnSize(60, 24, 8.0))  # of one GPU each; of gangs
 FULL = (DrawnSize(200, 16, 16.0), SMALL[1])  # more gangs are too many for Dorm's integer program
 SLOT_JOBS, NODES = 100, 50  # in its setting: jobs, and nodes of each kind
-SLOT_POLICIES = ("oasis", "fifo", "drf", "rrh", "srtf")
+FEWER_NODES = (25, 12)  # with --full: the same jobs at two and four times the load
+TIGHT = "oasis:highest=job:ratio=1e4"  # not in the paper: prices by the value of all slots of a job
+SLOT_POLICIES = ("oasis", "fifo", "drf", "rrh", "srtf", TIGHT)
 FULL_SLOT_POLICIES = (*SLOT_POLICIES, "dorm")  # its integer programs take some 100 s of CPU time for each seed
 
 
@@ -133,17 +136,19 @@ def slot_policy(name: str, slots: int) -> SlotPolicy:
     return own[name] if name in own else OfPolicy(policy_from(name), slots)
 
 
-def in_slots(seeds: int, policies: Sequence[str] = SLOT_POLICIES, *, jobs: int = SLOT_JOBS) -> list[Row]:
+def in_slots(
+    seeds: int, policies: Sequence[str] = SLOT_POLICIES, *, jobs: int = SLOT_JOBS, nodes: int = NODES
+) -> list[Row]:
     """Total value and jobs that end under each policy in its setting, over all seeds, and the ratios to OASiS."""
     total, ended = dict.fromkeys(policies, 0.0), dict.fromkeys(policies, 0)
     for seed in range(seeds):
         drawn = drawn_jobs(jobs, SLOTS, seed)
         for name in policies:
-            ends = run_slots(drawn, NODES, SLOTS, slot_policy(name, SLOTS))
+            ends = run_slots(drawn, nodes, SLOTS, slot_policy(name, SLOTS))
             done = np.flatnonzero(np.isfinite(ends)).tolist()
             total[name] += sum(drawn.value_at(job, float(ends[job])) for job in done)
             ended[name] += len(done)
-    at = f"{seeds * jobs} jobs of workers and servers on {NODES} + {NODES} nodes"
+    at = f"{seeds * jobs} jobs of workers and servers on {nodes} + {nodes} nodes"
     rows = [Row(at, name, "total value", UNKNOWN, value) for name, value in total.items()]
     rows += [Row(at, name, "jobs that end", UNKNOWN, float(count)) for name, count in ended.items()]
     for name in policies[1:]:
@@ -156,6 +161,8 @@ def total_values(size: FigureSize) -> Reproduction:
     """OASiS and other policies in its setting, and on generated traces."""
     settings, seeds = (FULL, size.seeds or FULL_SEEDS) if size.is_full else (SMALL, size.seeds or 1)
     rows, figures = in_slots(seeds, FULL_SLOT_POLICIES if size.is_full else SLOT_POLICIES), list[Figure]()
+    for nodes in FEWER_NODES if size.is_full else ():
+        rows += in_slots(seeds, FULL_SLOT_POLICIES, nodes=nodes)
     for setting, gangs in zip(settings, (False, True), strict=True):
         traces = [valued(setting, seed, size.table, gangs=gangs) for seed in range(seeds)]
         more, figure = compared(traces, setting.gpus, size, gangs=gangs)

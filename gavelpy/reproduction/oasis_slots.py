@@ -155,7 +155,7 @@ class OfPolicy:
         problem, of_row = self.problem(state, rows)
         policy = self.policy
         if isinstance(policy, Oasis):
-            policy = Oasis(slot_s=SLOT_S, slots=self.slots - state.now, chunks=policy.chunks)
+            policy = replace(policy, slot_s=SLOT_S, slots=self.slots - state.now)
         answer = policy.allocate(problem)
         self.memory = answer.memory
         for name in answer.refused:

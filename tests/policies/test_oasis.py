@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -214,6 +215,17 @@ def test_chunks_lose_the_least_of_all_counts(seed: int) -> None:
     assert lost(found) <= min(lost(count) for count in range((most + 1) // 2, most + 1)) + 1e-8
 
 
+def test_the_highest_value_of_a_unit_is_that_of_one_slot_or_of_all_slots_that_a_job_needs() -> None:
+    """U is 4 or 2, L is 0.2 / 16. a has one of 2 GPUs in both slots, so a unit costs sqrt(L U): 0.224 or 0.158."""
+    values = ["step:worth=4:time_s=7200", "step:worth=0.2:time_s=7200"]
+    p = AllocationProblem.of(
+        "ac", ["v100"], [2], np.ones((2, 1)), steps_remaining=[7200.0, 3600.0], completion_value=values
+    )
+
+    assert list(Oasis(slots=2).allocate(p).refused) == ["c"]
+    assert not Oasis(slots=2, highest="job").allocate(p).refused
+
+
 def test_jobs_without_a_value_use_what_is_left() -> None:
     problem = AllocationProblem.of(
         "abc",
@@ -242,9 +254,15 @@ def test_a_full_memory_refuses_jobs_instead_of_forgetting_promises(monkeypatch: 
 
 @pytest.mark.parametrize(
     ("parameters", "message"),
-    [({"slot_s": 0.0}, "slot_s must be"), ({"slots": 0.5}, "slots must be"), ({"chunks": 0}, "chunks must be")],
+    [
+        ({"slot_s": 0.0}, "slot_s must be"),
+        ({"slots": 0.5}, "slots must be"),
+        ({"chunks": 0}, "chunks must be"),
+        ({"highest": "unit"}, "highest must be"),
+        ({"ratio": 1.0}, "ratio must be"),
+    ],
 )
-def test_refuses_parameters(parameters: dict[str, float], message: str) -> None:
+def test_refuses_parameters(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         Oasis(**parameters)
 
