@@ -196,6 +196,14 @@ COMMANDS = (
         " jobs; with --full all jobs of all workloads of the same kind (philly, newtrace) next to this one.",
         ("--workload workloads/philly-workload-1.csv", "--workload workloads/newtrace-workload-1.csv --full -o json"),
     ),
+    FigureCommand(
+        "pollux",
+        "sia_learning:POLLUX",
+        c.SiaChoices,
+        "Pollux in Sia's simulator: what its search and its learning change.\n\n"
+        "By default the first 15 jobs; with --full all jobs of all workloads of the same kind next to this one.",
+        ("--workload workloads/philly-workload-1.csv", "--workload workloads/philly-workload-1.csv --full -o json"),
+    ),
 )
 
 

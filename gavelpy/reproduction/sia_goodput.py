@@ -19,7 +19,7 @@ import numpy as np
 from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import Floats
 from gavelpy.model.job import JobSpec, Trace
-from gavelpy.traces.sia import CLUSTERS, VALIDATION, SiaProfiles
+from gavelpy.traces.sia import CLUSTERS, ITERATIONS, VALIDATION, SiaProfiles
 
 # Numbers of GPUs by type: within a node powers of two, then whole nodes (Sia, section 3.1), 6 x 4, 3 x 8 and 2 x 8 GPUs
 CONFIGURATIONS = {"t4": (1, 2, 4, 8, 12, 16, 20, 24), "rtx2080ti": (1, 2, 4, 8, 16, 24), "a100": (1, 2, 4, 8, 16)}
@@ -92,7 +92,7 @@ def segments(application: str, profiles: SiaProfiles) -> tuple[float, dict[int, 
     """The progress at the end of training, and by batch size the iterations between equally spaced points of it."""
     names = profiles.directory.glob(f"{application}-validation-*.csv")
     sizes = sorted(int(found[1]) for name in names if (found := re.search(r"-validation-(\d+)\.csv$", name.name)))
-    tables = {m: profiles.table(f"{application}-validation-{m}.csv", VALIDATION) for m in sizes}
+    tables = {m: profiles.table(f"{application}-validation-{m}.csv", VALIDATION, ITERATIONS) for m in sizes}
     if not tables:
         raise InvalidInput(f"application must have a profile {application}-validation-*.csv, got none")
     end = float(tables[sizes[0]]["progress"][-1])

@@ -34,6 +34,7 @@ _COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
 _PLACEMENTS = ("placement", "local_bsz", "step_time", "sync_time")
 _SCALABILITY = ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")
 VALIDATION = ("progress", "iteration", "metric", "grad_sqr", "grad_var")
+ITERATIONS = VALIDATION[:2]
 _DIVISORS = {"local_bsz", "step_time"}
 _NAME_MAX = 100  # characters of an application, which is part of the names of files
 CLUSTERS: Mapping[str, str] = {"t4": "aws", "rtx2080ti": "rtx", "a100": "dgx-ext", "rtx6000": "quad"}
@@ -108,7 +109,7 @@ class SiaProfiles:
         self._placements = cache(self._on_fewest_nodes)
 
     def _steps(self, application: str, batch: int) -> float:
-        return float(self.table(f"{application}-validation-{batch}.csv", VALIDATION)["iteration"][-1])
+        return float(self.table(f"{application}-validation-{batch}.csv", VALIDATION, ITERATIONS)["iteration"][-1])
 
     def _rates(self, application: str, gpus: int, batch: int) -> dict[str, float]:
         found: dict[str, float] = {}
@@ -142,21 +143,19 @@ class SiaProfiles:
         texts = sorted({str(int(one)) for one in table["placement"].tolist()}, key=lambda text: (len(text), text))
         return {sum(map(int, text)): float(text) for text in reversed(texts)}
 
-    def _read(self, name: str, columns: tuple[str, ...]) -> dict[str, Floats]:
+    def _read(self, name: str, columns: tuple[str, ...], wanted: tuple[str, ...] = ()) -> dict[str, Floats]:
+        """The wanted columns (all by default) of a profile with these columns."""
         if not (self.directory / name).is_file():
             raise FileNotFoundError(2, "", name)
         source = TraceFile(self.directory / name)
         rows = [
-            [
-                place.number(column, cell[column], positive=column in _DIVISORS)
-                for column in columns[: 2 if columns == VALIDATION else None]
-            ]
+            [place.number(column, cell[column], positive=column in _DIVISORS) for column in wanted or columns]
             for place, cell in cells_of(csv_table(source.lines(), source.file), columns)
         ]
         if not rows:
             raise Place(source.file).error("file", "a profile with a row", "no row")
         self.hashes[name] = source.sha256()
-        return dict(zip(columns, np.array(rows).T, strict=False))
+        return dict(zip(wanted or columns, np.array(rows).T, strict=True))
 
 
 def _interpolated(table: Mapping[str, Floats], rows: np.ndarray, local_bsz: float) -> float:
