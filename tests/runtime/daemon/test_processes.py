@@ -273,7 +273,8 @@ def test_a_tokens_file_that_is_not_there_is_warned_of(tmp_path: Path) -> None:
     ids=["checkpoints", "journal", "exposure", "policy"],
 )
 def test_a_configuration_that_is_refused_leaves_nothing_behind(tables: str, complaint: str, tmp_path: Path) -> None:
-    state = f'[scheduler]\nname = "x"\nstate_directory = "{tmp_path}/deep/state"'
+    state = f'[scheduler]\nname = "x"\nstate_directory = "{tmp_path}/deep/state"\nhttp_listen = ""'
+    state += "" if "listen" in tables else '\nlisten = "127.0.0.1:0"'
     text = tables.replace("[scheduler]", state) if "[scheduler]" in tables else f"{state}\n{tables}"
     (tmp_path / "scheduler.toml").write_text(f"{text}\n")
 
