@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import sys
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,10 @@ NEW_OBJECTS_MAX = 50_000
 
 def pytest_collection_finish() -> None:
     """Starts the garbage collector, which leaves out what exists by now."""
+    if simulate := sys.modules.get("gavelpy.simulator.simulate"):
+        from tests.simulator.conservation import checked
+
+        simulate.Simulation.run = checked(simulate.Simulation.run)
     gc.freeze()
     gc.set_threshold(NEW_OBJECTS_MAX, *gc.get_threshold()[1:])
     gc.enable()

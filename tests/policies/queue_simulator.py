@@ -16,8 +16,8 @@ from gavelpy.engine import Engine
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import Trace
 from gavelpy.policies.base import policy_from
+from gavelpy.simulator.simulate import Simulation
 from tests.simulator.builders import make_job, make_settings, make_trace
-from tests.simulator.conservation import CheckedSimulation
 
 ROUND_S = 100.0
 GPUS = 4
@@ -88,6 +88,6 @@ def simulated_rounds(jobs: list[DumbJob], policy: str) -> dict[str, int]:
     specs = [replace(spec, owner=job.owner, entity=job.owner) for spec, job in zip(specs, jobs, strict=True)]
     trace: Trace = make_trace(*specs, arrival_s=[job.arrival * ROUND_S for job in jobs])
     engine, settings = Engine(policy_from(policy)), make_settings(round_s=ROUND_S)
-    result = CheckedSimulation(trace, Cluster.parse(f"v100:{GPUS}"), engine, settings).run()
+    result = Simulation(trace, Cluster.parse(f"v100:{GPUS}"), engine, settings).run()
     frame: pd.DataFrame = result.jobs
     return {str(name): round(at / ROUND_S) for name, at in frame["finish_s"].items()}

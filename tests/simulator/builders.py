@@ -17,7 +17,6 @@ from gavelpy.simulator.metrics import SimulationResult
 from gavelpy.simulator.settings import Costs, SimulationSettings
 from gavelpy.simulator.simulate import Observer, Simulation
 from tests.mechanism.builders import make_mechanism
-from tests.simulator.conservation import CheckedSimulation
 
 NO_COSTS = Costs(checkpoint_s=0.0, restart_s=0.0, migration_s=0.0)
 
@@ -59,9 +58,9 @@ def make_simulation(
     settings: SimulationSettings | None = None,
     **options: Any,  # Any: keyword arguments of Simulation
 ) -> Simulation:
-    """A simulation that has not started, and that checks what every simulation conserves: see `conservation`."""
+    """A simulation that has not started."""
     where = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
-    return CheckedSimulation(trace, where, Engine(policy_named(policy)), settings or make_settings(), **options)
+    return Simulation(trace, where, Engine(policy_named(policy)), settings or make_settings(), **options)
 
 
 def run(

@@ -1,4 +1,4 @@
-"""What every simulation must conserve, checked from its events alone: an observer that the builders attach.
+"""What every simulation must conserve, checked from its events alone: an observer of every simulation in the tests.
 
 GPUs: at each time leased + idle + closed + absent = capacity, no GPU is under two leases (two jobs that share one:
 three), and a lease has GPUs of one type, present and as many as the job may have. Steps: they only grow under a lease,
@@ -9,7 +9,9 @@ Jobs: each one finishes, is cancelled, or has a reason.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 
 import numpy as np
 
@@ -194,16 +196,18 @@ class Conservation:
                 del self.jobs_on[gpu]
 
 
-class CheckedSimulation(Simulation):
-    """A simulation whose events and results are checked."""
+def checked(run: Callable[[Simulation], SimulationResult]) -> Callable[[Simulation], SimulationResult]:
+    """`Simulation.run`, with a check of what every simulation conserves."""
 
-    def run(self) -> SimulationResult:
-        """The result, checked."""
-        conservation = Conservation(self)
-        self.observers.append(conservation)
-        result = super().run()
+    @wraps(run)
+    def run_checked(simulation: Simulation) -> SimulationResult:
+        conservation = Conservation(simulation)
+        simulation.observers.append(conservation)
+        result = run(simulation)
         conservation.check(result)
         return result
+
+    return run_checked
 
 
 def rows_of(event: ProgressReported | LeaseEnded) -> list[tuple[int, int, float]]:

@@ -10,6 +10,7 @@ import pytest
 
 from gavelpy.mechanism.events import Event, LeaseEnded, LeaseStarted, Outcome
 from gavelpy.model.arrays import Floats, Ints
+from gavelpy.simulator.simulate import Simulation
 from tests.simulator.builders import make_job, make_simulation, make_trace
 from tests.simulator.conservation import Conservation
 
@@ -98,3 +99,7 @@ def test_a_job_without_an_end_or_a_reason_is_found() -> None:
 
     with pytest.raises(AssertionError, match=r"jobs \[0\] neither ended nor have a reason"):
         conservation.check(replace(result, reasons={}))
+
+
+def test_every_simulation_of_the_tests_is_checked() -> None:
+    assert hasattr(Simulation.run, "__wrapped__")

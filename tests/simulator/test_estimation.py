@@ -17,10 +17,10 @@ from gavelpy.policies.max_min_fairness import MaxMinFairness
 from gavelpy.simulator.estimation import Estimation
 from gavelpy.simulator.metrics import SimulationResult
 from gavelpy.simulator.settings import SimulationSettings
+from gavelpy.simulator.simulate import Simulation
 from tests.conftest import first_fast
 from tests.estimator.tables import BATCHES, FAMILY, TYPES, job_type, make_table, true_rate
 from tests.simulator.builders import make_settings
-from tests.simulator.conservation import CheckedSimulation
 
 CLUSTER = Cluster.parse("old:4,middle:4,new:4")
 JOBS, HOUR_S = 20, 3600.0
@@ -57,13 +57,11 @@ def estimated(
     known = ThroughputEstimator(table or make_table({}, TYPES))
     estimation = Estimation(known, claims)
     asked = Engine(MaxMinFairness(), estimator=known, **engine)
-    return CheckedSimulation(
-        trace, CLUSTER, asked, settings or SimulationSettings(), estimation=estimation
-    ).run(), estimation
+    return Simulation(trace, CLUSTER, asked, settings or SimulationSettings(), estimation=estimation).run(), estimation
 
 
 def oracle(trace: Trace, settings: SimulationSettings | None = None) -> SimulationResult:
-    return CheckedSimulation(trace, CLUSTER, Engine(MaxMinFairness()), settings or SimulationSettings()).run()
+    return Simulation(trace, CLUSTER, Engine(MaxMinFairness()), settings or SimulationSettings()).run()
 
 
 def work(result: SimulationResult, trace: Trace, from_s: float, until_s: float) -> float:
@@ -149,10 +147,10 @@ def test_rates_of_each_size_are_learned_by_running_on_it(claims: dict[str, dict[
     )
     estimation, engine = Estimation(known, claims), Engine(MaxMinFairness(), estimator=known)
     settings = SimulationSettings()
-    simulation = CheckedSimulation(trace, cluster, engine, settings, estimation=estimation)
+    simulation = Simulation(trace, cluster, engine, settings, estimation=estimation)
 
     found = simulation.run().metrics
-    told = CheckedSimulation(trace, cluster, Engine(MaxMinFairness()), settings).run().metrics
+    told = Simulation(trace, cluster, Engine(MaxMinFairness()), settings).run().metrics
 
     learned = [simulation.core.jobs.sizes[row].rate[:, 0].tolist() for row in (0, 1)]
     assert learned == [pytest.approx([10.0, 19.0], rel=0.03), pytest.approx([10.0, 11.0], rel=0.03)]

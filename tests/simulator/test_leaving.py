@@ -22,7 +22,6 @@ from gavelpy.simulator.settings import SimulationSettings
 from gavelpy.simulator.simulate import Simulation
 from gavelpy.traces.generator import Durations, GeneratorOptions, generate
 from gavelpy.traces.workloads import published_throughputs
-from tests.simulator.conservation import CheckedSimulation
 
 CLUSTER = Cluster.parse("v100:8,p100:4,k80:8")
 NEVER = 10**9
@@ -55,7 +54,7 @@ def simulated(
     """The events of a run, and the run; its result is in `result`."""
     trace, events = small_trace(), Recorded()
     estimation = Learning().begin(trace, CLUSTER.gpu_types, 0) if learns else None
-    simulation = CheckedSimulation(
+    simulation = Simulation(
         trace,
         CLUSTER,
         engine_for(PolicyRun(policy), settings, None, estimation, 0.0),
@@ -95,7 +94,7 @@ def test_jobs_that_others_come_after_stay() -> None:
     trace = replace(small_trace(), jobs=(first, replace(second, after_ok=(0,)), *others))
     run = engine_for(PolicyRun("fifo"), DEFAULT)
 
-    simulation = CheckedSimulation(trace, CLUSTER, run, DEFAULT, over_min=0)
+    simulation = Simulation(trace, CLUSTER, run, DEFAULT, over_min=0)
     simulation.run()
 
     assert simulation.core.jobs.count == len(trace)

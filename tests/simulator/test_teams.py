@@ -20,10 +20,10 @@ from gavelpy.model.throughput import ThroughputTable
 from gavelpy.policies.base import policy_named
 from gavelpy.policies.hierarchical import Hierarchical
 from gavelpy.policies.team_rows import allocate_within
+from gavelpy.simulator.simulate import Simulation
 from gavelpy.traces.problem_json import parse_limited_problem
 from gavelpy.traces.problem_writer import problem_text
 from tests.simulator.builders import make_job, make_settings, random_trace
-from tests.simulator.conservation import CheckedSimulation
 
 TEAMS = (
     Team("vision", 2.0, EntityPolicy.FIFO, "research", guaranteed={"v100": 1}),
@@ -86,9 +86,7 @@ def test_every_allocation_is_that_of_the_same_problem_by_hand() -> None:
     engine = Compared(Hierarchical())
     settings = make_settings(teams=TEAMS)
 
-    result = CheckedSimulation(
-        Trace(jobs, drawn.arrival_s), Cluster.parse("v100:4,p100:4,k80:4"), engine, settings
-    ).run()
+    result = Simulation(Trace(jobs, drawn.arrival_s), Cluster.parse("v100:4,p100:4,k80:4"), engine, settings).run()
 
     assert result.metrics.jobs_unfinished == 0
     assert engine.compared == result.metrics.solves > 16
@@ -108,7 +106,7 @@ def test_the_file_of_any_request_has_the_same_answer(policy: str) -> None:
     cores = dict.fromkeys(table.gpu_types, 11.0)
     cluster = Cluster.parse("v100:4,p100:4,k80:4").with_amounts(cores, {})
 
-    result = CheckedSimulation(Trace(tuple(jobs), drawn.arrival_s), cluster, engine, settings).run()
+    result = Simulation(Trace(tuple(jobs), drawn.arrival_s), cluster, engine, settings).run()
 
     assert result.metrics.jobs_unfinished == 0
     assert engine.seen == {"pairs", "sizes", "limits"}
@@ -119,7 +117,7 @@ def test_a_team_gets_its_part_of_the_time_by_weight() -> None:
     teams = (Team("a", 3.0), Team("b"))
     trace = Trace(tuple(jobs), np.zeros(8))
 
-    result = CheckedSimulation(trace, Cluster.parse("v100:4"), Engine(Hierarchical()), make_settings(teams=teams)).run()
+    result = Simulation(trace, Cluster.parse("v100:4"), Engine(Hierarchical()), make_settings(teams=teams)).run()
 
     finish_h = result.history.finish_s[:8] / 3600
     assert finish_h[:4].mean() == pytest.approx(400 / 3, rel=0.02), "three of four GPUs for 400 GPU-hours"
