@@ -21,6 +21,7 @@ from gavelpy.mechanism.node_sets import NodeSets, Room
 from gavelpy.mechanism.priority_classes import PriorityClass
 from gavelpy.mechanism.reasons import ReasonKind, reasons
 from gavelpy.mechanism.snapshot import copied, restore, snapshot
+from gavelpy.mechanism.taking import Chosen
 from gavelpy.model.job import JobSpec, NodeId
 from tests.conftest import thorough
 from tests.mechanism.builders import (
@@ -369,3 +370,16 @@ def test_submission_is_a_new_version_of_its_record_only_with_a_choice() -> None:
 def test_bad_choice_is_refused(values: dict[str, tuple[str, ...]], complaint: str) -> None:
     with pytest.raises(InvalidInput, match=complaint):
         make_spec("a", **values)
+
+
+@pytest.mark.parametrize(("partner", "stays"), [(1, [1]), (-1, [0, 1])], ids=["a pair", "each alone"])
+def test_a_job_leaves_its_gpu_if_its_next_partner_may_not_use_the_node(partner: int, stays: list[int]) -> None:
+    """A plan keeps the pair on n1 then: n0, where job a runs, is not a node that b may use."""
+    core = planned(make_core(make_spec("a"), make_spec("b", nodes=("n1",)), servers=TWO))
+    before = all_nodes(core)
+    zero, partners = np.zeros(2, dtype=np.int64), np.array([partner, 0 if partner >= 0 else -1])
+
+    found = core.leases.staying(Chosen(np.array([0, 1]), zero, partners, np.ones(2, dtype=np.int64)))
+
+    assert before == [{"n0"}, {"n1"}]
+    assert found.tolist() == stays
