@@ -18,13 +18,16 @@ from typing import NamedTuple
 
 import pytest
 
-from gavelpy.runtime.local_cluster import LocalNode, reserved_port
+from gavelpy.runtime.local_cluster import LocalNode, reserved_port, wait_until
 from gavelpy.runtime.wire import client_pb2 as pb
 from tests.conftest import PROJECT
+from tests.runtime.live.cluster import OVER
 from tests.runtime.live.stage import Stage, StartStage
 
 SCRIPT = PROJECT / "examples" / "frameworks" / "elastic_training.py"
 STEPS = 384
+PAUSE_S = 1.2  # per step on one rank: 100 s at least for all steps on four, more than an agent takes to come back
+PATIENCE_S = 600.0  # a lease loads PyTorch once for each rank, which takes minutes if ten others want each core
 STEP = re.compile(r"^step (\d+) ranks (\d+) loss (\S+)$", re.MULTILINE)
 LEASE = re.compile(r"lease-(\d+)-rank-0")
 RATES = {2: pb.Rates(rates_steps_per_s={"v100": 5.6}), 4: pb.Rates(rates_steps_per_s={"v100": 10.4})}
@@ -67,6 +70,17 @@ def steps_on(stage: Stage, ranks: int) -> int:
     return len(leases[-1]) if leases and leases[-1][0].ranks == ranks else 0
 
 
+def wait_trained(stage: Stage, job: int, ranks: int, steps: int) -> None:
+    """Waits until the newest lease has so many ranks and has done so many steps; fails at once if the job is over."""
+
+    def has_trained() -> bool:
+        report = stage.job(job)
+        assert report.state not in OVER, f"over before {steps} steps on {ranks} GPUs: {report.detail}"
+        return steps_on(stage, ranks) >= steps and stage.cluster.nodes_up() == len(stage.cluster.processes) - 1
+
+    wait_until(has_trained, f"{steps} steps on {ranks} GPUs", PATIENCE_S)
+
+
 def run_alone(directory: Path, sizes: list[tuple[int, int]]) -> list[Step]:
     """The steps of the script without a scheduler, in runs of so many ranks up to a step."""
     directory.mkdir()
@@ -98,24 +112,25 @@ def test_training_that_grows_and_shrinks_takes_each_step_once_and_ends_as_an_und
     start: StartStage, tmp_path: Path
 ) -> None:
     stage = start(NODES[0], settings=SETTINGS)
-    command = f"sh -c 'exec {sys.executable} {SCRIPT} --pause 0.4 >> {stage.witnessed}/lease-$GAVEL_LEASE-rank-$RANK'"
+    command = (
+        f"sh -c 'exec {sys.executable} {SCRIPT} --pause {PAUSE_S} >> {stage.witnessed}/lease-$GAVEL_LEASE-rank-$RANK'"
+    )
     job = stage.submit("elastic", command, 0, {"v100": 3.0}, sizes=[1, 2, 4], rates_by_size=RATES)
 
-    stage.wait(lambda: steps_on(stage, 1) >= 20, "the job trains on one GPU")
+    wait_trained(stage, job, 1, 20)
     for node in NODES[1:]:
         stage.cluster.start_agent(node)
-    stage.wait(lambda: steps_on(stage, 4) >= 20, "the job trains on four GPUs of three nodes")
+    wait_trained(stage, job, 4, 20)
     grown = stage.job(job)
     stage.cluster.kill("n1")
     stage.cluster.start_agent(NODES[1])
-    before = steps_on(stage, 4)
-    stage.wait(lambda: stage.cluster.nodes_up() == 3 and steps_on(stage, 4) >= before + 20, "the agent is back")
+    wait_trained(stage, job, 4, steps_on(stage, 4) + 20)
     assert stage.job(job).lease == grown.lease
     stage.cluster.kill_node(NODES[2])
-    stage.wait(lambda: steps_on(stage, 2) >= 20, "the job trains on two GPUs")
+    wait_until(lambda: steps_on(stage, 2) >= 20, "20 steps on 2 GPUs", PATIENCE_S)
     stage.cluster.start_agent(NODES[2])
-    stage.wait(lambda: steps_on(stage, 4) >= 20, "the job trains on four GPUs again")
-    stage.wait_over(job)
+    wait_trained(stage, job, 4, 20)
+    wait_until(lambda: stage.job(job).state in OVER, "the job is over", PATIENCE_S)
 
     over = stage.job(job)
     assert (over.state, over.steps_done) == (pb.JOB_STATE_FINISHED, STEPS), over.detail
