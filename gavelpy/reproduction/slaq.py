@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -30,7 +31,9 @@ FAIR, POLICIES = "max_min_fairness", ("max_min_fairness", "slaq")
 ROUND_S, NOISE, SPEED_UP = 10.0, 0.02, 0.9
 LOSS, DELAY = "average normalised loss", "s to {:g} % of the fall"
 PARTS = (0.25, 0.9, 0.95)
-PUBLISHED: Mapping[str, float] = {LOSS: 1 - 0.73, DELAY.format(90.0): 1 - 0.44}
+WINDOWS = 10  # of equal length, until the last arrival
+LOWEST = f"{LOSS}, the lowest of {WINDOWS} windows"
+PUBLISHED: Mapping[str, float] = {LOWEST: 1 - 0.73, DELAY.format(90.0): 1 - 0.44}
 """Relative to fair: quality improved by up to 73 %, delays reduced by up to 44 % (abstract)."""
 
 
@@ -127,14 +130,16 @@ def compared(setting: Setting, seeds: int, size: FigureSize) -> tuple[list[Row],
     """Means over traces of one setting, with the ratios, and the average loss over time on the first trace."""
     quantities = [LOSS, *(DELAY.format(100 * part) for part in PARTS)]
     found = {name: list[list[float]]() for name in POLICIES}
-    curves = list[PlotCurve]()
+    curves, lowest = list[PlotCurve](), list[float]()
     for seed in range(seeds):
-        trace = trace_of(setting, seed)
+        trace, averages = trace_of(setting, seed), list[Floats]()
         for i, name in enumerate(POLICIES):
             times_s, average, values = _run(trace, setting, name, size)
             found[name].append(values)
+            averages.append(average)
             if not seed:
                 curves.append(PlotCurve(name, times_s, average, POLICY_COLOURS[i]))
+        lowest.append(lowest_ratio(averages[0], averages[1], int(trace.arrival_s[-1] / ROUND_S)))
     means = {name: np.mean(values, axis=0) for name, values in found.items()}
     least, most = setting.left
     at = f"{setting.jobs} jobs, {100 * least:g} to {100 * most:g} % left"
@@ -145,15 +150,27 @@ def compared(setting: Setting, seeds: int, size: FigureSize) -> tuple[list[Row],
     ]
     for quantity, ratio in zip(quantities, (means["slaq"] / means[FAIR]).tolist(), strict=True):
         rows.append(Row(at, "slaq / fair", quantity, PUBLISHED.get(quantity, UNKNOWN), ratio))
+    rows.append(Row(at, "slaq / fair", LOWEST, PUBLISHED[LOWEST], float(np.mean(lowest))))
     title = f"Average normalised loss over time, {100 * least:g} to {100 * most:g} % left"
     return rows, Figure(f"losses_{least:g}", title, Axis("s"), Axis("loss"), tuple(curves))
+
+
+def lowest_ratio(fair: Floats, slaq: Floats, count: int) -> float:
+    """The lowest ratio of the mean losses over `WINDOWS` windows of the first `count` rounds.
+
+    >>> lowest_ratio(np.ones(20), np.repeat([0.5, 0.2, 0.8, 1.0], 5), 20)
+    0.2
+    """
+    bounds = np.linspace(0, min(count, len(fair), len(slaq)), WINDOWS + 1).astype(int)
+    ratios = [slaq[a:b].mean() / fair[a:b].mean() for a, b in pairwise(bounds.tolist()) if fair[a:b].any()]
+    return float(min(ratios, default=UNKNOWN))
 
 
 SLAQ = PublishedFigure(
     "slaq",
     "SLAQ against a fair scheduler: losses over time",
     "Zhang et al., SoCC '17, abstract: quality improved by up to 73 %, delays reduced by up to 44 %",
-    "the published values are the largest, ours averages; jobs are generated curves, not training runs, and rounds take"
-    " 10 s",
+    "the published values are the largest, ours averages, or of the best of ten windows; jobs are generated curves, not"
+    " training runs, and rounds take 10 s",
     over_time,
 )
