@@ -16,6 +16,7 @@ from gavelpy.model.job import JobKind, JobSpec
 from gavelpy.model.problem import BlindView
 from gavelpy.runtime.addresses import is_address
 from gavelpy.runtime.security.exposure import is_loopback
+from gavelpy.runtime.user_paths import user_path
 
 MIB = 1 << 20
 _LIMIT_S_MAX = 1e9  # about 30 years
@@ -27,6 +28,13 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One table of the file."""
+
+
+def _expand(section: Section, *names: str) -> None:
+    """Replaces `~` in paths of a section. Raises InvalidInput."""
+    for name in names:
+        if path := getattr(section, name):
+            msgspec.structs.force_setattr(section, name, str(user_path(name, path)))
 
 
 class ServerSettings(Section, frozen=True, kw_only=True):
@@ -48,6 +56,7 @@ class ServerSettings(Section, frozen=True, kw_only=True):
             raise InvalidInput(f"name must be 1 to 63 letters, digits, '.', '_' and '-', got {self.name!r}")
         if not self.state_directory:
             raise InvalidInput("state_directory must be a directory, got ''")
+        _expand(self, "state_directory", "journal_backup_directory")
         if self.http_listen and not _is_http_address(self.http_listen):
             raise InvalidInput(f"http_listen must be on loopback, got {self.http_listen!r}")
         if self.journal and not self.journal.startswith(_JOURNALS):
@@ -149,6 +158,7 @@ class NodeSettings(Section, frozen=True):
         _in_range("orphan_max_s", self.orphan_max_s, 0.0, 86_400.0)
         _in_range("mass_silence_s", self.mass_silence_s, 0.0, 3600.0)
         _in_range("mtbf_h", self.mtbf_h, 0.0, 1e6)
+        _expand(self, "checkpoint_directory")
         if self.on_node_lost not in ("wait", "fence"):
             raise InvalidInput(f"on_node_lost must be 'wait' or 'fence', got {self.on_node_lost!r}")
 
@@ -163,6 +173,7 @@ class ThroughputSettings(Section, frozen=True):
     warm_up_s: float = 30.0  # of a lease; measurements are ignored
 
     def __post_init__(self) -> None:
+        _expand(self, "file", "model")
         _in_range("profile_gpu_s", self.profile_gpu_s, 0.0, 1e9)
         _in_range("warm_up_s", self.warm_up_s, 0.0, 3600.0)
 

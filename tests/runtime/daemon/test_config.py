@@ -22,6 +22,19 @@ def test_a_state_directory_is_all_it_takes() -> None:
     assert (config.nodes.on_node_lost, config.mechanism.round_s) == ("wait", 360.0)
 
 
+def test_paths_may_begin_with_a_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/srv/ann")
+
+    config = parse_config(
+        '[scheduler]\nstate_directory = "~/gavel"\njournal_backup_directory = "~/copies"\n'
+        '[nodes]\ncheckpoint_directory = "~/saved"\n[throughputs]\nfile = "~/rates.json"\n'
+    )
+
+    assert config.scheduler.journal_url == "sqlite:////srv/ann/gavel/journal.sqlite"
+    assert config.scheduler.journal_backup_directory == "/srv/ann/copies"
+    assert (config.nodes.checkpoint_directory, config.throughputs.file) == ("/srv/ann/saved", "/srv/ann/rates.json")
+
+
 def test_every_section_is_read() -> None:
     config = parse_config(
         LEAST
@@ -49,6 +62,10 @@ def test_every_section_is_read() -> None:
     ("text", "complaint"),
     [
         ("[nodes]\ngrace_s = 1\n", "f.toml: scheduler.state_directory must be given"),
+        (
+            '[scheduler]\nstate_directory = "~nobody7/x"\n',
+            "scheduler.state_directory must be a path, or start with ~ or ",
+        ),
         (LEAST + "journal_backups = -1\n", r"journal_backups must be in \[0, 1000\], got -1"),
         (LEAST + "[nodes]\n\ngrace_s = 5000\n", r"f.toml:5: nodes.grace_s must be in \[0, 3600\], got 5000"),
         (LEAST + '[nodes]\ngrace_s = "long"\n', "f.toml:4: nodes.grace_s must be a number, got 'long'"),
