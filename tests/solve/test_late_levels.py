@@ -40,6 +40,17 @@ def two_levels(late_rate: float) -> tuple[Program, Filled, Floats]:
     return whole, filled, share
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("jobs", "load"), [(512, 0.9), (1024, 0.6)])
+def test_filling_of_distinct_jobs_with_ample_gpus_of_eight_types_is_proved(jobs: int, load: float) -> None:
+    problem = draw(jobs, 8, Mix.DISTINCT, load=load, seed=1).problem()
+
+    certificate = policy_from("max_min_fairness_water_filling").allocate(problem).certificate
+
+    assert certificate.warning == ""
+    assert certificate.gap <= 1e-6
+
+
 @pytest.mark.parametrize("room", [1e-4, 1e-7, 3e-9])
 def test_a_gap_is_no_less_than_the_room_there_is_however_large_the_multiples(room: float) -> None:
     whole, filled, share = two_levels(1.0 - room)

@@ -29,7 +29,7 @@ from gavelpy.solve.filling.water_level import Proof
 from gavelpy.solve.program import Program
 
 CLASSES_MAX = 600  # above, more digits of shares and proofs take longer than the filling
-_MULTIPLES = 10.0 ** np.array([1, 2, 3, 4, 5, 6, 7, 8, 9, 0, -1])  # in the order in which they are tried
+_MULTIPLES = 10.0 ** np.array([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0, -1])  # in the order in which they are tried
 _LEAST_RATE = 1e-9  # of a job's best rate: a part of a rate is relative to at least this, 3 s in a century
 _NO_RATE = 1e-12  # of a job's best rate: less is rounding, and parts are of the best rate
 _CLOSE = 1e-10  # a gap that no other multiple need lower

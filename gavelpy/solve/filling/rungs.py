@@ -90,7 +90,7 @@ def best_filling(problem: AllocationProblem, objective: FillingObjective, solver
 
 
 def _is_large(program: Program) -> bool:
-    """Whether there are too many classes to polish their shares; other rungs would prove no more."""
+    """Whether there are too many classes to polish shares that are proved; others may be polished, too."""
     return len(program.value) > CLASSES_MAX
 
 
@@ -161,7 +161,8 @@ def _speeds(program: Program, objective: ProgressiveFilling, blur: float, satura
 def _answer(program: Program, targets: Targets, filled: Filled, *, narrowed: bool, blur: float) -> tuple[Answer, float]:
     """The answer, polished if that has a smaller gap, and by how much jobs might rise together (gaps.py)."""
     found = _proved(program, targets, filled, narrowed=narrowed, blur=blur)
-    if found[0].certificate.gap <= GAP_MAX or _is_large(program):
+    enough = GAP_MAX_LAST if _is_large(program) else GAP_MAX
+    if found[0].certificate.gap <= enough or len(program.value) > _UNPROVED_MAX:
         return found
     for used in (filled.share, _without_dust(program, filled.share)):
         better = polished(program, used, filled.rate)
@@ -257,12 +258,13 @@ def _own_best(targets: Targets, prices: int) -> Proof:
 
 _TIGHT = 1e-8  # relative: a budget or a type with less left is tight
 _STEPS = 2  # the second one corrects the rounding of the first
+_UNPROVED_MAX = 1100  # classes; for more, the system takes seconds
 
 
 def polished(program: Program, share: Floats, rate: Floats) -> Floats:
-    """Shares of entries (E,) near `share` that give the classes `rate` (K,); `share` itself above CLASSES_MAX."""
+    """Shares of entries (E,) near `share` that give the classes `rate` (K,); `share` itself for too many classes."""
     used = share > NOISE
-    if len(program.value) > CLASSES_MAX or not used.any():
+    if len(program.value) > _UNPROVED_MAX or not used.any():
         return share
     equations = _equations(program, np.where(used, share, 0.0), rate)
     single, better = _singles(program, used, rate), share.copy()
