@@ -41,7 +41,18 @@ from gavelpy.solve.certificate import (
 )
 from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
 from gavelpy.solve.program import Program, program_of
-from gavelpy.solve.solver import CAREFUL, GROWING, NUMPY_ROWS_MAX, QUICK, HighsEffort, Model, Optimum, Run, Solver
+from gavelpy.solve.solver import (
+    CAREFUL,
+    GROWING,
+    NUMPY_ROWS_MAX,
+    QUICK,
+    REFINED,
+    HighsEffort,
+    Model,
+    Optimum,
+    Run,
+    Solver,
+)
 
 MANY = 1000  # entries, and
 MANY_FOR_EACH = 8  # entries for each class of jobs: fewer are solved as one model
@@ -127,7 +138,7 @@ def _rungs(problem: AllocationProblem, objective: LinearObjective) -> Iterator[t
     if _has_many_entries(program):
         yield GROWING.name, partial(_by_highs, program, objective, floors, GROWING)
     whole = program.whole()
-    for effort in (QUICK, CAREFUL):
+    for effort in (QUICK, CAREFUL, REFINED):
         yield effort.name, partial(_by_highs, whole, objective, floors, effort)
 
 
@@ -178,7 +189,8 @@ def max_min(program: Program, solver: Solver, effort: HighsEffort) -> Candidate:
     """Maximise the least value over the jobs, then the sum of values. Raises SolverFailed if HiGHS finds no optimum."""
     level = program.even_level
     answer = _max_min_near(program, solver, effort, level)
-    if abs(answer.level) > RESCALE_ABOVE * level:  # the guess is feasible, but bases may be far out of reach
+    trusted = 1.0 if effort.refines else RESCALE_ABOVE
+    if abs(answer.level) > trusted * level:  # the guess is feasible, but bases may be far out of reach
         answer = _max_min_near(program, solver, effort, abs(answer.level))
     return answer
 
@@ -218,7 +230,12 @@ def _max_min_near(program: Program, solver: Solver, effort: HighsEffort, level: 
     gains = entry_values(program)
     ties = np.append(-gains / gains.max(), 0.0)
     reached = first.column[E] - LEVEL_SLACK * abs(first.column[E])
-    final = run.on_face(first, ties) if effort.on_face else run.above(ties, E, reached)
+    if effort.refines:
+        final = first  # ties would be broken to HiGHS's tolerance only
+    elif effort.on_face:
+        final = run.on_face(first, ties)
+    else:
+        final = run.above(ties, E, reached)
     duals = duals_of(program, row_dual, leveled, floored, unit=1.0)
     return Candidate(program.shares(final.column[:E]), duals, float(final.column[E]) * level)
 
@@ -226,9 +243,12 @@ def _max_min_near(program: Program, solver: Solver, effort: HighsEffort, level: 
 def _first(
     program: Program, run: Run, effort: HighsEffort, model: Model, cost: Floats, leveled: Ints
 ) -> tuple[Optimum, Floats]:
-    """An optimum, and the rows' duals with a trace more GPUs. Raises FloorsRefused if HiGHS has a ray."""
+    """An optimum, and the rows' duals with a trace more GPUs. Raises FloorsRefused if HiGHS has a ray.
+
+    An effort that refines has the duals without it: where the level bends within the trace, the others prove less.
+    """
     more = model.row_upper.copy()
-    more[-len(program.problem.row_capacity) :] += TRACE if effort.on_face else 0.0
+    more[-len(program.problem.row_capacity) :] += TRACE if effort.on_face and not effort.refines else 0.0
     try:
         first = run.solve(cost, model.row_upper if program.floor.any() else more)
     except SolverFailed as failure:
@@ -236,6 +256,8 @@ def _first(
             raise
         ray = duals_of(program, run.row_ray, leveled, program.floor > 0, unit=1.0)
         raise FloorsRefused(program.problem, failure.status, ray) from failure
+    if effort.refines:
+        first = run.refined(first, cost, model.row_lower, model.row_upper if program.floor.any() else more)
     priced = run.again(more) if effort.on_face and program.floor.any() else first
     return first, priced.row_dual
 

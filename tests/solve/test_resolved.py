@@ -118,3 +118,21 @@ def test_shares_are_filled_up_where_something_has_a_price() -> None:
 
     assert filled_up(one_type(), [ONE_PRICE], share).sum() == pytest.approx(1.0, abs=1e-15)
     assert filled_up(one_type(), [], share).tolist() == share.tolist()
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(30285, id="a level 1,814 times that of an even split"),
+        pytest.param(30503, id="272 jobs, three resources, a level 858 times that of an even split"),
+    ],
+)
+def test_a_level_far_above_that_of_an_even_split_is_right_to_its_last_digits(number: int) -> None:
+    """Earlier, they were 1e-8 and 2e-8 below the optimum: their unit was too small for HiGHS's tolerance."""
+    problem, name = together_case(number)
+
+    certificate = policy_from(name).allocate(problem, Solver()).certificate
+
+    assert certificate.gap <= 1e-9
+    assert certificate.warning == ""
+    assert "refined" in certificate.path
