@@ -74,6 +74,8 @@ def best_linear(problem: AllocationProblem, objective: LinearObjective, solver: 
     fallen: dict[str, str] = {}  # rung -> reason of its failure
     feasible: list[Answer] = []
     for name, rung in _rungs(problem, objective):
+        if name == REFINED.name and not feasible:
+            break  # it refines answers, and finds none where the others did not
         try:
             answer = rung(solver)
         except FloorsRefused as refusal:

@@ -1,8 +1,8 @@
 """Journals that versions 4 and 5 wrote lead to the states that their code had: each field of the snapshot.
 
 The fixtures are three quarters of the journal of a run by the code of that version, and that code's snapshot after
-replaying them: `faults`, an episode of tests/mechanism/faults with nodes that die and fall silent, drains, restarts of
-the scheduler and cancelled jobs (seeds 11 and 30), at the commits that introduced lease protection (1ac97ef1, version
+replaying them: `faults`, an episode of tests/mechanism/faults with nodes that die and fall silent, drains and restarts
+of the scheduler (seeds 11 and 30), at the commits that introduced lease protection (1ac97ef1, version
 4) and that precede version 6 (00a5659e); `packed`, a simulation of nine jobs that share GPUs in pairs (1ac97ef1, with
 records of version 3).
 """
