@@ -43,6 +43,7 @@ class RowLists:
             return
         for row in rows.tolist():
             self._active = _without(self._active, row)
+            self._active.setflags(write=False)
             self._timed = None if self._timed is None else _without(self._timed, row)
 
     def leases_changed(self, rows: Ints | int) -> None:
@@ -130,6 +131,4 @@ def _without(rows: Ints, row: int) -> Ints:
     place = int(rows.searchsorted(row))
     if place == len(rows) or rows[place] != row:
         return rows
-    left: Ints = np.concatenate([rows[:place], rows[place + 1 :]])
-    left.setflags(write=False)
-    return left
+    return np.concatenate([rows[:place], rows[place + 1 :]])

@@ -12,16 +12,17 @@ in 60 classes that takes longer than everything here.
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from functools import reduce
 
 import numpy as np
 
-from gavelpy.model.arrays import Floats
+from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.certificate import GAP_MAX, Answer
 from gavelpy.solve.linear import best_linear
 from gavelpy.solve.objective import MaxMin, Objective
 from gavelpy.solve.prices.table import any_classes_of
-from gavelpy.solve.program import MANTISSA_BITS, Classes, best_rate_steps_per_s, classes_of
+from gavelpy.solve.program import MANTISSA_BITS, Classes, classes_of
 from gavelpy.solve.solver import Solver
 
 JOBS_MIN = 1024  # below, there is little to save
@@ -39,18 +40,22 @@ def best_of_equal_jobs(problem: AllocationProblem, objective: Objective, solver:
         return None
     if not (objective.scale.all() and problem.capacity.all()):
         return None
-    best = best_rate_steps_per_s(problem)
-    rate, value = problem.member_rate_steps_per_s / np.where(best > 0, best, 1.0)[:, None], objective.scale * best
-    classes = _classes(rate, problem.demand[:, 0].astype(np.float64), value)
-    if classes is None or not best.any():
+    sample = _figures(problem, objective.scale, slice(None, None, problem.job_count // _SAMPLE))[:_SAMPLE]
+    if len(classes_of(sample).count) > _DISTINCT * _SAMPLE:
         return None
-    rows, count = classes.representative, classes.count
-    scale = np.where(best[rows] > 0, value[rows], 1.0)
-    smaller = one_row_each(problem, classes, rate)
-    found = best_linear(smaller, MaxMin(scale, count=count.astype(np.float64)), solver)
+    classes = any_classes_of(_figures(problem, objective.scale, slice(None)))
+    if len(classes.count) > min(CLASSES_MAX, problem.job_count // JOBS_PER_CLASS_MIN):
+        return None
+    figures = _figures(problem, objective.scale, classes.representative)
+    rate, value = figures[:, :-2], figures[:, -1]
+    runs = value > 0
+    if not runs.any():
+        return None
+    scale, count = np.where(runs, value, 1.0), classes.count.astype(np.float64)
+    found = best_linear(one_row_each(problem, classes, rate), MaxMin(scale, count=count), solver)
     share, c = found.share[classes.of_job], found.certificate
     reached: Floats = objective.scale * np.einsum("jt,jt->j", problem.member_rate_steps_per_s, share)
-    level = float(reached[best > 0].min())
+    level = float(reached[runs[classes.of_job]].min())
     bound = c.bound * (1.0 + _UNEQUAL)
     gap = 0.0 if bound == level else abs(bound - level) / level if level else np.inf
     if c.warning or gap > GAP_MAX:
@@ -60,7 +65,7 @@ def best_of_equal_jobs(problem: AllocationProblem, objective: Objective, solver:
 
 
 def one_row_each(problem: AllocationProblem, classes: Classes, rate: Floats) -> AllocationProblem:
-    """The plain problem with one row for each class, which needs the GPUs of all its jobs; `rate` (J, T) of each."""
+    """The plain problem with one row for each class, which needs the GPUs of all its jobs; `rate` (K, T) of each."""
     rows, count = classes.representative, classes.count
     K, J = len(rows), problem.job_count
     columns = {field.name: getattr(problem, field.name) for field in fields(problem)}
@@ -73,16 +78,14 @@ def one_row_each(problem: AllocationProblem, classes: Classes, rate: Floats) -> 
         "gpus_asked": problem.gpus_asked[rows] * count,
         "member_configuration": np.arange(K),
         "member_job": np.arange(K),
-        "member_rate_steps_per_s": rate[rows],
+        "member_rate_steps_per_s": rate,
     }
     return AllocationProblem.of_known(**columns)
 
 
-def _classes(*figures: Floats) -> Classes | None:
-    """The classes of jobs with equal figures, (J,) or (J, T) each; None if they are too many."""
-    jobs = len(figures[0])
-    sample = np.column_stack([figure[:: jobs // _SAMPLE] for figure in figures])
-    if len(classes_of(sample[:_SAMPLE]).count) > _DISTINCT * _SAMPLE:
-        return None
-    classes = any_classes_of(np.column_stack(figures))
-    return classes if len(classes.count) <= min(CLASSES_MAX, jobs // JOBS_PER_CLASS_MIN) else None
+def _figures(problem: AllocationProblem, scale: Floats, rows: slice | Ints) -> Floats:
+    """Rates in units of the job's best rate, GPUs, and the value of the best rate, of these jobs, (N, T + 2)."""
+    rates = problem.member_rate_steps_per_s[rows]
+    best: Floats = reduce(np.maximum, rates.T)
+    in_own_units = rates / np.where(best > 0, best, 1.0)[:, None]
+    return np.column_stack([in_own_units, problem.demand[rows, 0].astype(np.float64), scale[rows] * best])
