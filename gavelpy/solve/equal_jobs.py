@@ -22,7 +22,7 @@ from gavelpy.solve.certificate import GAP_MAX, Answer
 from gavelpy.solve.linear import best_linear
 from gavelpy.solve.objective import MaxMin, Objective
 from gavelpy.solve.prices.table import any_classes_of
-from gavelpy.solve.program import MANTISSA_BITS, Classes, classes_of
+from gavelpy.solve.program import MANTISSA_BITS, Classes
 from gavelpy.solve.solver import Solver
 
 JOBS_MIN = 1024  # below, there is little to save
@@ -41,7 +41,7 @@ def best_of_equal_jobs(problem: AllocationProblem, objective: Objective, solver:
     if not (objective.scale.all() and problem.capacity.all()):
         return None
     sample = _figures(problem, objective.scale, slice(None, None, problem.job_count // _SAMPLE))[:_SAMPLE]
-    if len(classes_of(sample).count) > _DISTINCT * _SAMPLE:
+    if len(any_classes_of(sample).count) > _DISTINCT * _SAMPLE:
         return None
     classes = any_classes_of(_figures(problem, objective.scale, slice(None)))
     if len(classes.count) > min(CLASSES_MAX, problem.job_count // JOBS_PER_CLASS_MIN):

@@ -27,6 +27,7 @@ from gavelpy.solve.prices.newton import PRICE_FLOOR, Dual, Point, near
 from gavelpy.solve.prices.pivots import has_few_pivots, most_gain, most_gain_of_whole_jobs
 from gavelpy.solve.prices.starting_prices import NEWTON_MIN, near_level, near_sum, roughly_level
 from gavelpy.solve.prices.table import (
+    INTERPRETED,
     Fixed,
     Jobs,
     Proportional,
@@ -40,15 +41,14 @@ from gavelpy.solve.prices.table import (
 from gavelpy.solve.prices.vertex import Mix, as_left, from_prices, read_off, unique
 from gavelpy.solve.solver import NUMPY_ROWS_MAX, Solver
 
-CLASSES_MIN = 64  # below, pivots or HiGHS on the whole program are as fast
+CLASSES_MIN = 64  # below, pivots or HiGHS on the whole program are as fast, unless compiled steps soon follow
 AT_THE_LIMIT = 1e-12
 _SPENT = 1e-12  # part of a type's GPUs that is negligible
 _NEXT_TO_NOTHING = 1e-300  # a price that only breaks ties
 _RECALLED_ATTEMPTS, _RECALLED_IN_DOUBT = 3, 0.5  # from the prices of a problem that differs by a few jobs
-_PRICE_STEPS = 12  # 20 µs each for 128 jobs
 _BEYOND = 1e-6  # relative: closer than rounding and the tolerances of pivots, the pivots decide
 _FAR_BELOW = 0.9  # of the cost: the prices will hardly make up for that
-_SLOWEST = 0.25  # least square of a price's change in one step
+_PRICE_STEPS, _SLOWEST = 12, 0.25  # 20 µs each for 128 jobs; least square of a price's change in one step
 _COLUMNS_ENTRIES_MAX = 6200  # classes x types; with more, Newton's method needs fewer passes over the jobs
 _COLUMNS_GAP = 1e-9
 REST = "rest"  # kind of the prices of what a level leaves
@@ -74,6 +74,7 @@ def table_of(problem: AllocationProblem, objective: LinearObjective) -> Jobs:
     return jobs_of(problem, objective.scale, floors, objective.count if len(objective.count) else None)
 
 
+@INTERPRETED.search()
 def best_of(jobs: Jobs, objective: LinearObjective, solver: Solver, *, inside: bool = False) -> Answer | None:
     """The best certified shares of a table's problem, or None if there are few classes.
 
@@ -88,7 +89,7 @@ def best_of(jobs: Jobs, objective: LinearObjective, solver: Solver, *, inside: b
         table = replace(table, gain=gains)
     if inside and len(jobs.value) <= NUMPY_ROWS_MAX:  # HiGHS is as fast
         return None
-    if len(jobs.value) < CLASSES_MIN:
+    if len(jobs.value) < CLASSES_MIN and not (isinstance(objective, MaxMin) and len(objective.count)):
         mix = _of_few(table, jobs.value, floor)
         return None if mix is None else proved(jobs, objective, mix.time, mix.steepness, mix.price)
     last: Point | None = None

@@ -289,12 +289,12 @@ class _Interpreted:
 
     @contextmanager
     def search(self) -> Iterator[None]:
-        """Adds the time of a search."""
-        started_s = time.process_time()
+        """Adds the time of a search, once with that of any searches within."""
+        before_s, started_s = self.seconds, time.process_time()
         try:
             yield
         finally:
-            self.seconds += time.process_time() - started_s
+            self.seconds = before_s + time.process_time() - started_s
 
 
 INTERPRETED = _Interpreted()
