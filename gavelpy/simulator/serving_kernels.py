@@ -9,30 +9,33 @@ from gavelpy.solve.compiled import njit
 
 LOOKED_AT = 2  # queue entries for each free GPU
 ALL = -np.inf
+NONE = np.zeros(0, dtype=np.int64)
 FEW_FREE = 32  # GPUs; for more, sorting the queue is faster than a pass for each job that is served
 
 
 @njit(cache=True, nogil=True)
-def serve(jobs, types, urgency, lag, share, gpus, free, least):  # type: ignore[no-untyped-def]
-    """Jobs and types that are chosen; updates `free`. Entries below `least` are put in order only if GPUs are left."""
+def serve(jobs, types, urgency, lag, share, gpus, free, first, least):  # type: ignore[no-untyped-def]
+    """Jobs and types that are chosen; updates `free`. Entries below `least` are put in order only if GPUs are left.
+
+    `first`: the other entries by urgency, in any order where that is equal; for few GPUs it is not needed.
+    """
     total, K = free.sum(), len(jobs)
     if K == 0 or total == 0:
         return jobs[:0], types[:0]
     if total <= FEW_FREE:
         return _serve_few(jobs, types, urgency, lag, share, gpus, free, total)
-    first = jobs.min()
-    is_taken = np.zeros(jobs.max() - first + 1, dtype=np.bool_)
+    lowest = jobs.min()
+    is_taken = np.zeros(jobs.max() - lowest + 1, dtype=np.bool_)
     chosen, count = np.empty(min(total, K), dtype=np.int64), 0
-    rows = np.flatnonzero(urgency >= least)
+    order = first if least > ALL else by_urgency(urgency)
     while True:
-        order = _in_order(jobs[rows], types[rows], urgency[rows], lag[rows], share[rows])
-        for n in order:
+        _break_ties(order, jobs, types, urgency, lag, share)
+        for k in order:
             if total == 0:
                 break
-            k = rows[n]
             job, need = jobs[k], gpus[jobs[k]]
-            if need <= free[types[k]] and not is_taken[job - first]:
-                is_taken[job - first] = True
+            if need <= free[types[k]] and not is_taken[job - lowest]:
+                is_taken[job - lowest] = True
                 free[types[k]] -= need
                 total -= need
                 chosen[count] = k
@@ -42,12 +45,13 @@ def serve(jobs, types, urgency, lag, share, gpus, free, least):  # type: ignore[
         left = 0
         rows = np.empty(K, dtype=np.int64)
         for k in range(K):
-            if urgency[k] < least and gpus[jobs[k]] <= free[types[k]] and not is_taken[jobs[k] - first]:
+            if urgency[k] < least and gpus[jobs[k]] <= free[types[k]] and not is_taken[jobs[k] - lowest]:
                 rows[left] = k
                 left += 1
-        rows, least = rows[:left], ALL
         if left == 0:
             break
+        rows, least = rows[:left], ALL
+        order = rows[by_urgency(urgency[rows])]
     return jobs[chosen[:count]], types[chosen[:count]]
 
 
@@ -85,10 +89,29 @@ def _serve_few(jobs, types, urgency, lag, share, gpus, free, total):  # type: ig
 
 
 @njit(cache=True, nogil=True)
-def _in_order(jobs, types, urgency, lag, share):  # type: ignore[no-untyped-def]
-    """The most urgent first, by merging runs that are in order. A function for the comparison would take most time."""
-    K = len(jobs)
-    order, merged = np.arange(K), np.empty(K, dtype=np.int64)
+def by_urgency(urgency):  # type: ignore[no-untyped-def]
+    """The entries, the most urgent first."""
+    return np.argsort(-urgency)
+
+
+@njit(cache=True, nogil=True)
+def _break_ties(order, jobs, types, urgency, lag, share):  # type: ignore[no-untyped-def]
+    """Puts entries that are equally urgent in order."""
+    begin = 0
+    while begin < len(order):
+        end = begin + 1
+        while end < len(order) and urgency[order[end]] == urgency[order[begin]]:
+            end += 1
+        if end > begin + 1:
+            order[begin:end] = _by_lag(order[begin:end], jobs, types, lag, share)
+        begin = end
+
+
+@njit(cache=True, nogil=True)
+def _by_lag(rows, jobs, types, lag, share):  # type: ignore[no-untyped-def]
+    """These rows in order, by merging runs that are. A function for the comparison would take most time."""
+    K = len(rows)
+    order, merged = rows.copy(), np.empty(K, dtype=np.int64)
     width = 1
     while width < K:
         for begin in range(0, K, 2 * width):
@@ -99,9 +122,7 @@ def _in_order(jobs, types, urgency, lag, share):  # type: ignore[no-untyped-def]
                     is_second = i == middle
                 else:
                     a, b = order[i], order[j]
-                    if urgency[a] != urgency[b]:
-                        is_second = urgency[b] > urgency[a]
-                    elif lag[a] != lag[b]:
+                    if lag[a] != lag[b]:
                         is_second = lag[b] > lag[a]
                     elif share[a] != share[b]:
                         is_second = share[b] > share[a]
@@ -120,9 +141,15 @@ def _in_order(jobs, types, urgency, lag, share):  # type: ignore[no-untyped-def]
     return order
 
 
-def least_urgency(urgency: Floats, free: Ints) -> float:
-    """Such that the entries from there on take nearly all free GPUs (T,): the others need no order among themselves."""
-    most = LOOKED_AT * int(free.sum())
-    if len(urgency) <= 2 * most or not most:
-        return ALL
-    return float(np.partition(urgency, -most)[-most])
+def most_urgent(urgency: Floats, free: Ints) -> tuple[Ints, float]:
+    """The entries that take nearly all free GPUs (T,), by urgency, and the least of theirs: others need no order yet.
+
+    None, and the constant ALL, if these are most of the entries, or the GPUs so few that no order is needed.
+    """
+    total = int(free.sum())
+    most = LOOKED_AT * total
+    if total <= FEW_FREE or len(urgency) <= 2 * most:
+        return NONE, ALL
+    least = float(np.partition(urgency, -most)[-most])
+    rows = np.flatnonzero(urgency >= least)
+    return rows[np.argsort(-urgency[rows])], least  # numpy sorts faster than numba

@@ -18,7 +18,7 @@ from gavelpy.mechanism.jobs import OPEN, JobTable
 from gavelpy.mechanism.problem_columns import ProblemColumns
 from gavelpy.model.arrays import PAIRWISE, Bools, Floats, Ints
 from gavelpy.policies import queue_kernels as queue_kernels  # loaded for all queues of jobs
-from gavelpy.simulator.serving_kernels import ALL, least_urgency, serve
+from gavelpy.simulator.serving_kernels import ALL, most_urgent, serve
 from gavelpy.solve.compiled import njit
 
 _DOMAINS_MAX = 64  # the compiled step passes over all GPUs for each
@@ -41,7 +41,7 @@ class WakeupKernels:
         self, jobs: Ints, types: Ints, merit: tuple[Floats, Floats, Floats], gpus: Ints, free: Ints
     ) -> tuple[Ints, Ints]:
         """As `selection.serve`."""
-        found: tuple[Ints, Ints] = serve(jobs, types, *merit, gpus, free, least_urgency(merit[0], free))
+        found: tuple[Ints, Ints] = serve(jobs, types, *merit, gpus, free, *most_urgent(merit[0], free))
         return found
 
     def fill(
@@ -213,7 +213,7 @@ def _fill(  # type: ignore[no-untyped-def]
             urgency[k] = lag[k] / move_lag_s + (new_weight if attained_gpu_s[row] == 0.0 else 0.0)
         else:
             urgency[k] = (owed + share[k] * prior_s) / (received + prior_s)
-    return serve(jobs, types, urgency, lag, share, gpus, free, ALL)
+    return serve(jobs, types, urgency, lag, share, gpus, free, jobs[:0], ALL)
 
 
 @njit(cache=True, nogil=True)
