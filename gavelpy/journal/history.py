@@ -86,7 +86,8 @@ class History:
         self.target: Floats = np.zeros((_FIRST_ROWS, 0))  # (N, T) shares in force
         self.owed_s: Floats = np.zeros((_FIRST_ROWS, 0))
         self._gpus_before = np.full(_FIRST_ROWS, NO_GPUS, dtype=np.uint64)  # (N,) set of GPUs of the last run
-        self._shared: Ints = np.zeros(0, dtype=np.int64)  # jobs with shares in force, some several times
+        self._shared: Ints = np.zeros(0, dtype=np.int64)  # jobs with shares in force, some several times,
+        self._types: Ints = np.zeros(0, dtype=np.int64)  # and the types of these shares
         self._runs = Runs()
         self._any_sizes = False  # whether any job has several sizes
 
@@ -163,7 +164,7 @@ class History:
 
     def owed(self) -> Floats:
         """Integral of the target shares of each job on each GPU type up to now, in seconds, (J, T)."""
-        self._settle(self._with_shares(), self.now_s)
+        self._settle(self._shared[self._not_over(self._shared)], self.now_s)
         return self.owed_s[: self.count]
 
     def _submitted(self, spec: JobSpec, now_s: float) -> None:
@@ -350,10 +351,15 @@ class History:
 
     def _solved(self, event: AllocationSolved, now_s: float) -> None:
         self.solves += 1
-        before = self._with_shares()
-        self._settle(before, now_s)
-        self.target[before] = 0.0
-        self._shared = np.concatenate([event.jobs, event.pair_jobs.ravel()]) if len(event.pair_share) else event.jobs
+        before = self._not_over(self._shared)
+        rows, types = self._shared[before], self._types[before]
+        owed_s = self.target[rows, types] * (now_s - self.owed_since_s[rows])
+        self.owed_s[rows, types] = self.owed_s[rows, types] + owed_s  # the same where a pair is there twice
+        self.target[rows, types] = 0.0
+        self._shared, self._types = event.jobs, event.gpu_type
+        if len(event.pair_share):
+            self._shared = np.concatenate([event.jobs, event.pair_jobs.ravel()])
+            self._types = np.concatenate([event.gpu_type, event.pair_gpu_type.repeat(2)])
         self.owed_since_s[self._shared] = now_s
         if len(event.sizes):
             np.add.at(self.target, (event.jobs, event.gpu_type), event.share)
@@ -363,10 +369,9 @@ class History:
             self._packs = True
             np.add.at(self.target, (event.pair_jobs, event.pair_gpu_type[:, None]), event.pair_share[:, None])
 
-    def _with_shares(self) -> Ints:
-        """Jobs that have shares and are not over; no others are owed more time."""
-        rows = self._shared
-        return np.asarray(rows[np.isnan(self.finish_s[rows]) & np.isnan(self.cancelled_s[rows])])
+    def _not_over(self, rows: Ints) -> Bools:
+        """Whether these jobs are not over, (K,): no others are owed more time."""
+        return np.asarray(np.isnan(self.finish_s[rows]) & np.isnan(self.cancelled_s[rows]))
 
     def _settle(self, rows: Ints, now_s: float) -> None:
         owed_s = self.target.take(rows, axis=0) * (now_s - self.owed_since_s[rows])[:, None]
