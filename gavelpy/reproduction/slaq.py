@@ -96,6 +96,7 @@ def _run(trace: Trace, setting: Setting, name: str, size: FigureSize) -> tuple[F
     """Times, the average normalised loss of the unfinished jobs then, and the average delays to `PARTS`."""
     settings = SimulationSettings()
     mechanism = replace(settings.mechanism, round_s=ROUND_S, solve_interval_s=ROUND_S)
+    mechanism = replace(mechanism, lease_min_s=0.0, move_lag_s=0.0, start_max_s=0.0)  # GPUs may change in each round
     settings = replace(settings, mechanism=mechanism, costs=Costs(0.0, 0.0, 0.0))
     losses, cluster = _Losses(trace), Cluster.parse(f"v100:{setting.gpus}")
     run = Simulation(
