@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.slurm import SETTINGS, load_of_machine, request, start_s
+from benchmarks.slurm import SETTINGS, STARTS, load_of_machine, request, start_s
 from gavelpy.runtime.local_cluster import LocalCluster, LocalNode
 
 ACCOUNT = "games"  # of Debian; nothing else runs as this
@@ -25,21 +25,21 @@ NODES = {"as the agent": "", "as its owner": OWNER, "as its owner, limited, own 
 
 
 def run() -> None:
-    """Prints medians and ranges."""
+    """Prints medians and ranges, each node's when it is measured: some 40 s for a node, of which 22 are pauses."""
     if os.geteuid() != 0:
         print("left out: only root can run jobs as other accounts")
         return
-    times: dict[str, list[float]] = {}
     for name, more in NODES.items():
+        print(f"{name:>31}: {STARTS} jobs, one after the other", flush=True)
         with _cluster(more) as cluster, cluster.client() as client:
-            times[name] = start_s(
+            taken = start_s(
                 cluster.directory / "started",
                 lambda command, client=client: client.SubmitJobs(request(command), timeout=10.0),
             )
-    for name, taken in times.items():
         print(
             f"{name:>31}: median {statistics.median(taken):.3f} s, {min(taken):.3f} to {max(taken):.3f} s, "
-            f"{len(taken)} jobs (limit {LIMIT_S:g} s); {load_of_machine()}"
+            f"{len(taken)} jobs (limit {LIMIT_S:g} s); {load_of_machine()}",
+            flush=True,
         )
 
 
