@@ -86,15 +86,18 @@ class Allocation:
 
     @classmethod
     def of_known(
-        cls, problem: AllocationProblem, share: Floats, shadow_prices: Floats, certificate: Certificate
-    ) -> Allocation:
+        cls, problem: AllocationProblem, share: Floats, shadow_prices: Floats, certificate: Certificate,
+        rate_floor_steps_per_s: Floats = _NONE, other_prices: Floats | None = None,
+    ) -> Allocation:  # fmt: skip
         """An allocation of arrays for which all that `__init__` checks is known to hold; they become read-only."""
-        found, unpriced = object.__new__(cls), np.full((len(shadow_prices), len(problem.resources) - 1), np.nan)
-        for array in (share, shadow_prices, unpriced):
+        found, others = object.__new__(cls), other_prices
+        if others is None:
+            others = np.full((len(shadow_prices), len(problem.resources) - 1), np.nan)
+        for array in (share, shadow_prices, others):
             array.flags.writeable = False
         known = {"problem": problem, "share": share, "shadow_prices": shadow_prices, "certificate": certificate}
-        others = {"rate_floor_steps_per_s": _NONE, "again_s": np.inf, "memory": b"", "refused": {}, "next_round": None}
-        vars(found).update(known, **others, other_prices=unpriced)
+        usual = {"again_s": np.inf, "memory": b"", "refused": {}, "next_round": None}
+        vars(found).update(known, **usual, rate_floor_steps_per_s=rate_floor_steps_per_s, other_prices=others)
         return found
 
     @property

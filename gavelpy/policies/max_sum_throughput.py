@@ -57,5 +57,5 @@ class MaxSumThroughput:
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:
         """Shares whose certificate's objective is the sum, in steps/s or in equal shares."""
-        relative = problem.weight / equal_share_rate(problem)
-        return solve(problem, MaxSum(relative if self.normalised else np.ones(problem.job_count)), solver)
+        gain = problem.weight / equal_share_rate(problem) if self.normalised else np.ones(problem.job_count)
+        return solve(problem, MaxSum(gain), solver)

@@ -55,7 +55,6 @@ from gavelpy.solve.certificate import (
     VIOLATION_MAX,
     Answer,
     failed,
-    floors_of,
     rate_steps_per_s,
 )
 from gavelpy.solve.equal_jobs import best_of_equal_jobs
@@ -78,7 +77,7 @@ BLUR = 2.2e-9  # relative: numbers that are this close are treated as equal
 STEP = 1e-9  # relative: largest distance to the next number of a group
 EQUAL = 1e-14  # relative: numbers this close differ by rounding; program.py already treats most of them as equal
 WORTHWHILE = 0.25  # least part of the distinct numbers with such a neighbour; random numbers have some by chance
-_PART = 8192  # numbers
+_PART, _NONE = 8192, np.zeros(0)  # numbers in a part
 _NUMBERS_MAX = 200_000  # above, sorting them takes as long as prices for that many distinct jobs
 
 
@@ -96,10 +95,10 @@ def solve(problem: AllocationProblem, objective: Objective, solver: Solver | Non
         found = in_all_resources(problem, solve(without_resources(problem, ample), objective, solver))
         if found.certificate.violation <= VIOLATION_MAX:
             return found
-    group = groups_of_types(problem, getattr(objective, "gpu_type_worth", np.zeros(0)))
+    group = groups_of_types(problem, getattr(objective, "gpu_type_worth", _NONE))
     if group.max(initial=0) + 1 < len(group):
         return divided(solve(merged(problem, group), objective_of_merged(objective, group), solver), problem, group)
-    answer = _kept(problem, objective, solver)
+    answer = from_last = _kept(problem, objective, solver)
     if answer is None:
         answer = best_of_equal_jobs(problem, objective, solver) or _best_of_distinct(problem, objective, solver)
         if answer is None:
@@ -107,9 +106,10 @@ def solve(problem: AllocationProblem, objective: Objective, solver: Solver | Non
         _keep(problem, objective, solver, answer)
     certificate = replace(answer.certificate, solve_s=time.perf_counter() - started_s)
     solver.answers[certificate.path] += 1
-    floors = getattr(objective, "rate_floor_steps_per_s", np.zeros(0))
-    T = len(problem.gpu_types)
-    others = answer.prices[T:].reshape(-1, T).T
+    floors: Floats = getattr(objective, "rate_floor_steps_per_s", _NONE)
+    others = answer.prices[(T := len(problem.gpu_types)) :].reshape(-1, T).T
+    if from_last is not None:  # its arrays have the right shapes, and nothing else refers to them
+        return Allocation.of_known(problem, answer.share, answer.prices[:T], certificate, floors, others)
     return Allocation(problem, answer.share, answer.prices[:T], certificate, floors, other_prices=others)
 
 
@@ -183,11 +183,11 @@ def _check(problem: AllocationProblem, objective: Objective) -> None:
         optional = name in ("rate_floor_steps_per_s", "alike")
         if values is not None and len(values) != J and not (optional and not len(values)):
             raise InvalidInput(f"{name} must have one entry for each of {J} jobs, got {len(values)}")
-    worth = getattr(objective, "gpu_type_worth", np.zeros(0))
+    worth = getattr(objective, "gpu_type_worth", _NONE)
     if len(worth) not in (0, len(problem.gpu_types)):
         T = len(problem.gpu_types)
         raise InvalidInput(f"gpu_type_worth must be empty or have one entry for each of {T} types, got {len(worth)}")
-    floors = floors_of(objective, J)
+    floors = getattr(objective, "rate_floor_steps_per_s", _NONE)
     if floors.any() and (promised := (floors > 0) & ~problem.can_run).any():
         job = problem.job_ids[int(np.argmax(promised))]
         raise failed(problem, "infeasible", f"job {job!r} can run nowhere and has a rate floor")

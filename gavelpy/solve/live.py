@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -138,8 +138,9 @@ class LiveMaxMin:
         """The best shares now. Raises SolverFailed if they cannot be certified."""
         began_s = time.perf_counter()
         answer = self._answer()
-        certificate = replace(answer.certificate, solve_s=time.perf_counter() - began_s)
-        return replace(answer, certificate=certificate)
+        c, solve_s = answer.certificate, time.perf_counter() - began_s
+        certificate = Certificate(c.objective, c.bound, c.gap, c.violation, c.path, solve_s, c.warning)
+        return LiveAnswer(answer.share, answer.shadow_prices, certificate)
 
     def _answer(self) -> LiveAnswer:
         J, T = len(self._ids), len(self._counts)
@@ -193,23 +194,20 @@ class LiveMaxMin:
             )  # fmt: skip
             s.level = level
             if end == FOUND:
-                return (
-                    None
-                    if s.is_level and level >= limit * (1 - engine.AT_THE_LIMIT)
-                    else self._live(s, time, figures, spent, int(value.argmin()))
-                )
+                is_at_the_limit = s.is_level and level >= limit * (1 - engine.AT_THE_LIMIT)
+                return None if is_at_the_limit else self._live(s, time, figures, spent, value)
             if end != AT_THE_EDGE:
                 return None
             in_doubt *= _GROWTH
             self._centre(s, in_doubt)
         return None
 
-    def _live(self, s: _State, time: Floats, figures: Floats, spent: Floats, slowest: int) -> LiveAnswer:
+    def _live(self, s: _State, time: Floats, figures: Floats, spent: Floats, value: Floats) -> LiveAnswer:
         """The answer with its certificate: if the slowest job limits the level, only its own time has a price."""
         least, budgets, weights, sign, over = figures.tolist()
         price = s.price.copy() if s.is_level else np.zeros(len(s.price))
         if not s.is_level:
-            budgets, weights = 1.0, float(self._per_level[slowest])
+            budgets, weights = 1.0, float(self._per_level[value.argmin()])
         t = Tally(least, 0.0, spent, budgets, 0.0, weights, sign, over, 0.0)
         certificate, unit = certificate_of(t, price, self._counts, is_level=True, path="live")
         return LiveAnswer(time, price / unit, certificate)
@@ -282,12 +280,13 @@ class LiveMaxMin:
 
     def _write(self, row: int, job_id: str, rates: npt.ArrayLike, scale: float, gpus: float) -> None:
         given = floats(f"rates_steps_per_s of {job_id!r}", rates, (len(self._counts),))
-        possible = (given >= 0) & (given <= VALUE_MAX)
-        require(f"rates_steps_per_s of {job_id!r}", given, possible & (given.max() > 0), "in [0, 1e18], and one > 0")
+        best = max(numbers := given.tolist())
+        if not (best > 0 and all(0 <= rate <= VALUE_MAX for rate in numbers)):
+            possible = (given >= 0) & (given <= VALUE_MAX) & (given.max() > 0)
+            require(f"rates_steps_per_s of {job_id!r}", given, possible, "in [0, 1e18], and one > 0")
         for name, figure in (("scale", scale), ("gpus", gpus)):
             if not 0 < figure <= VALUE_MAX:
                 raise InvalidInput(f"{name} of {job_id!r} must be > 0 and at most {VALUE_MAX:g}, got {figure!r}")
-        best = float(given.max())
         if self._state is not None and row < len(self._ids):
             self._forget(row)
         self._given[row], self._rate[row], self._best[row] = given, given / best, best

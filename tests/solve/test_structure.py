@@ -8,9 +8,9 @@ import pytest
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.solve.prices import numba_kernels
 from gavelpy.solve.prices.crossover import Vertex, restricted
-from gavelpy.solve.prices.structure_kernels import kinks_of
+from gavelpy.solve.prices.structure_kernels import kinks_of, solved
 from gavelpy.solve.prices.table import Table
-from gavelpy.solve.prices.vertex import _KINK, _as_modes, _Kinks, _kinks
+from gavelpy.solve.prices.vertex import _KINK, _as_modes, _Kinks, _kinks, _solved
 
 Kinks = tuple[bytes, ...] | None
 
@@ -66,3 +66,26 @@ def test_numba_finds_the_kinks_that_numpy_finds(first: int) -> None:
 
     assert [n for n, (ours, numpys) in enumerate(pairs, first) if ours != numpys] == []
     assert sum(ours is not None and len(ours[0]) > 0 for ours, _ in pairs) > 100
+
+
+def solutions(seed: int) -> tuple[bytes | None, bytes | None, float]:
+    """The bytes of a random system's solution by numba and by Python, and the largest relative residual."""
+    rng = np.random.default_rng(seed)
+    N = int(rng.integers(1, 10))
+    matrix = rng.normal(size=(N, N)) if rng.random() < 0.5 else rng.integers(-2, 3, (N, N)).astype(np.float64)
+    right, ours = rng.normal(size=N), np.zeros(N)
+    is_solved = solved(matrix, right, N, ours)
+    try:
+        others = _solved(matrix, right)
+    except np.linalg.LinAlgError:
+        return (ours.tobytes() if is_solved else None), None, 0.0
+    residual = float(np.abs(matrix @ others - right).max() / np.abs(matrix).max() / max(np.abs(others).max(), 1.0))
+    return (ours.tobytes() if is_solved else None), others.tobytes(), residual
+
+
+def test_numba_solves_equations_as_python_does() -> None:
+    found = [solutions(seed) for seed in range(2000)]
+
+    assert [n for n, (ours, others, _) in enumerate(found) if ours != others] == []
+    assert max(residual for _, _, residual in found) < 1e-13
+    assert sum(ours is None for ours, _, _ in found) > 20

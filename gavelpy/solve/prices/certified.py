@@ -71,8 +71,8 @@ def certificate_of(
     t: Tally, prices: Floats, gpu_counts: Floats, *, is_level: bool, path: str
 ) -> tuple[Certificate, float]:
     """The certificate of a tally with its prices (T,), and their unit: the duals of a level have a common factor."""
-    over = float(((t.used - gpu_counts) / np.where(gpu_counts > 0, gpu_counts, 1.0)).max(initial=0.0))
-    violation = max(0.0, over, t.worst_sign, t.worst_time, t.worst_floor)
+    over = [(used - W) / (W if W > 0 else 1.0) for used, W in zip(t.used.tolist(), gpu_counts.tolist(), strict=True)]
+    violation = max(0.0, *over, t.worst_sign, t.worst_time, t.worst_floor)
     value, unit = (t.least, t.weights) if is_level else (t.total, 1.0)
     bound = (t.budgets + float(prices @ gpu_counts) - t.floors) / unit if unit > 0 else math.inf
     gap = 0.0 if bound == value else abs(bound - value) / abs(value) if value else math.inf

@@ -13,7 +13,7 @@ change it, or all are compared.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -51,8 +51,7 @@ class _Given(NamedTuple):
     gpu_counts: Floats  # (T,)
 
 
-@dataclass(frozen=True, eq=False)
-class _Rows:
+class _Rows(NamedTuple):
     """What is known of each job by itself."""
 
     best: Floats  # (J,) steps/s
@@ -195,20 +194,18 @@ def _rows(given: _Given, last: Kept | None, changes_left: int, *, equal_values: 
     from gavelpy.solve.prices.kept_kernels import followed
 
     J, T = given.rate.shape
-    figures, source = np.empty((3, J)), np.empty(J, np.int64)
-    rows = _Rows(figures[0], np.empty((J, T)), figures[1], figures[2], source, np.empty(2), changes_left, equal_values)
+    (best, value, total), rate, source, ends = np.empty((3, J)), np.empty((J, T)), np.empty(J, np.int64), np.empty(2)
     was = (given.rate[:0], _NONE, _NONE, _NONE) if last is None else last.given[:4]
-    old = rows if last is None else last.rows
+    old = (best, rate, value, total) if last is None else last.rows[:4]
     new = followed(
-        *map(fixed, was), *map(fixed, given[:4]), APART, _NEW_MAX, old.best, old.rate, old.value, old.total,
-        source, rows.best, rows.rate, rows.value, rows.total, rows.range_of_values,
-    )  # fmt: skip
-    if new < 0 or last is None:
-        return rows if new >= 0 else None
-    left = changes_left - new - (len(last.given.gpus) - (J - new))
-    if left < 0 or (equal_values and new and (given.value[source < 0] != last.given.value[0]).any()):
-        return None
-    return replace(rows, changes_left=left)
+        *map(fixed, was), *map(fixed, given[:4]), APART, _NEW_MAX, *old, source, best, rate, value, total, ends
+    )
+    left = changes_left
+    if last is not None:
+        left -= new + len(last.given.gpus) - (J - new)
+        if left < 0 or (equal_values and new > 0 and (given.value[source < 0] != last.given.value[0]).any()):
+            return None
+    return _Rows(best, rate, value, total, source, ends, left, equal_values) if new >= 0 else None
 
 
 def _new_rows(problem: AllocationProblem, given: _Given, objective: LinearObjective) -> _Rows | None:
@@ -257,7 +254,8 @@ def _box(given: _Given, rows: _Rows, goal: _Goal, solver: Solver, last: Kept | N
         rows.source, rows.rate, goal.gain, given.gpus, goal.at(level), goal.slope, level, was.centre, was.radius,
         low, high, margin, was.low, was.high, was.margin, ties, was.ties_count,
     )  # fmt: skip
-    return replace(was, price=was.price.copy(), low=low, high=high, margin=margin, ties=ties, ties_count=count)
+    centre = was.centre, was.centre_level, was.radius, was.half
+    return _Box(was.price.copy(), was.level, *centre, low, high, margin, ties, count)
 
 
 def _centre(given: _Given, rows: _Rows, goal: _Goal, box: _Box, doubted: int) -> None:
@@ -274,15 +272,16 @@ def _centre(given: _Given, rows: _Rows, goal: _Goal, box: _Box, doubted: int) ->
 def _moved(given: _Given, rows: _Rows, goal: _Goal, box: _Box) -> Mix | None:
     """The answer from the prices of the box; None if it is not unique, or is not found."""
     from gavelpy.solve.prices.descent_kernels import AT_THE_EDGE, FOUND
-    from gavelpy.solve.prices.kept_kernels import moved, read
+    from gavelpy.solve.prices.kept_kernels import moved
 
     (J, T), is_level, ones = rows.rate.shape, goal.is_level, np.ones(len(rows.best))
-    more, doubted = given.gpu_counts * (1.0 + TRACE), _doubted(J, T)
+    more, doubted, price = given.gpu_counts * (1.0 + TRACE), _doubted(J, T), np.empty(T)
+    low, high, some, first = np.empty(J, np.int8), np.empty(J, np.int8), np.empty(J, np.int64), first_in_doubt(J, T)
     for _ in range(_CENTRES_MAX):
-        end, box.level, box.ties_count = moved(
-            rows.rate, goal.gain, given.gpus, ones, goal.at(box.level), goal.slope, box.level, is_level, not is_level,
-            more, box.low, box.high, box.margin, box.half, box.centre_level, box.centre, box.radius, box.price,
-            box.ties, box.ties_count,
+        end, box.level, box.ties_count, count = moved(
+            rows.rate, goal.gain, given.gpus, goal.need, goal.slope, box.level, is_level, more, box.low, box.high,
+            box.margin, box.half, box.centre_level, box.centre, box.radius, box.price, box.ties, box.ties_count,
+            PRICE_FLOOR, first, price, low, high, some,
         )  # fmt: skip
         if end == FOUND:
             break
@@ -292,20 +291,8 @@ def _moved(given: _Given, rows: _Rows, goal: _Goal, box: _Box) -> Mix | None:
         _centre(given, rows, goal, box, doubted)
     else:
         return None
-    price = _floored(box.price)
-    if is_level:
-        price *= box.level  # from parts of the level to units
-    need = goal.at(box.level)
-    low, high, some = np.empty(J, np.int8), np.empty(J, np.int8), np.empty(J, np.int64)
-    count = read(
-        rows.rate, goal.gain, given.gpus, need, goal.slope, box.level, price, box.low, box.high, box.margin, box.half,
-        first_in_doubt(J, T), low, high, some,
-    )  # fmt: skip
-    table = Table(rows.rate, given.gpus, ones, more, goal.gain)
-    base = np.zeros(J) if is_level else need
-    return by_kernels(
-        table, base, goal.slope, is_level, Point(price, box.level), low, high, some[:count], given.gpu_counts
-    )
+    table, near = Table(rows.rate, given.gpus, ones, more, goal.gain), Point(price, box.level)
+    return by_kernels(table, goal.need, goal.slope, is_level, near, low, high, some[:count], given.gpu_counts)
 
 
 def _doubted(jobs: int, gpu_types: int) -> int:

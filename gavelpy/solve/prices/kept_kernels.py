@@ -150,14 +150,16 @@ def copied(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def moved(  # type: ignore[no-untyped-def]
-    rate, gain, gpus, count, need, slope, level, is_level, may_be_free, gpu_counts, low, high, margin, half,
-    centre_level, centre, radius, price, ties, ties_count,
+    rate, gain, gpus, base, slope, level, is_level, gpu_counts, low, high, margin, half, centre_level, centre, radius,
+    price, ties, ties_count, price_floor, in_doubt, near_price, mode_low, mode_high, rows,
 ):  # fmt: skip
-    """The best prices of the box, as `in_box`; ends at the edge if jobs that are not in doubt may have other modes."""
+    """The best prices of the box, as `in_box`; ends at the edge if jobs that are not in doubt may have other modes.
+
+    Needs are base (K,) + slope (K,) x level. Returns how it ended, the level, the number of ties, and that of the rows
+    in doubt: `near_price` (T,), modes and `rows` are those of `read`.
+    """
     K, T = rate.shape
-    base, most_rate = np.empty(K), np.ones(K)
-    for i in range(K):
-        base[i] = need[i] - slope[i] * level
+    count, most_rate = np.ones(K), np.ones(K)
     if is_level:  # prices have the unit of the centre
         unit, priced = 0.0, 0
         for t in range(T):
@@ -167,12 +169,24 @@ def moved(  # type: ignore[no-untyped-def]
         for t in range(T):
             price[t] *= unit / max(priced, 1)
     end, level, ties_count = in_box(
-        rate, gain, gpus, count, base, slope, most_rate, level, is_level, may_be_free, gpu_counts, low, high,
+        rate, gain, gpus, count, base, slope, most_rate, level, is_level, not is_level, gpu_counts, low, high,
         margin, half, centre_level, centre, radius, price, ties, ties_count,
     )  # fmt: skip
     if end == FOUND and not is_near(price, centre, half, radius, is_level):
         end = AT_THE_EDGE
-    return end, level, ties_count
+    if end != FOUND:
+        return end, level, ties_count, 0
+    most, need = 0.0, np.empty(K)
+    for t in range(T):
+        most = max(most, price[t])
+    for t in range(T):  # from parts of the level to units
+        near_price[t] = max(price[t], price_floor * most) * (level if is_level else 1.0)
+    for i in range(K):
+        need[i] = base[i] + slope[i] * level
+    found = read(
+        rate, gain, gpus, need, slope, level, near_price, low, high, margin, half, in_doubt, mode_low, mode_high, rows
+    )
+    return end, level, ties_count, found
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -77,6 +77,92 @@ def _write_edge(rates, a, further, b, is_tied, n, edge_low, edge_high, swap):  #
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def answered(  # type: ignore[no-untyped-def]
+    rate, gain, gpus, count, base, slope, near_price, gpu_counts, true_counts, near_level, is_leveled, low, high, rows,
+    is_split, free, kink, close, follow, no_swap, price, time, steepness,
+):  # fmt: skip
+    """Writes prices (T,), times (K, T) and marginal costs (K,) of a structure; returns whether it has them, the level.
+
+    What `by_kernels` of vertex.py does, in one call: `low` and `high` (K,) become those of the edges of jobs with
+    kinks. If times `follow`, they are computed for `true_counts` (T,) with the structure for `gpu_counts` (T,).
+    """
+    T, first, most = rate.shape[1], 1 if is_leveled else 0, 0.0
+    for t in range(T):
+        most = max(most, near_price[t])
+    for t in range(T):
+        price[t] = 0.0 if near_price[t] <= free * most else near_price[t]
+    modes, edges = np.empty((2, len(rows)), np.int64), np.empty((2, T + 1), np.int64)
+    kinks, swap, gains = np.zeros(T + 1, np.int64), np.empty((T + 1, T + 1)), np.zeros((T + 1, T + 1))
+    columns, equations = np.zeros((T, T)), np.zeros((T, T))
+    right, worth, own, amount = np.zeros(T), np.zeros(T), np.zeros(T), np.zeros(T)
+    N, B = system_of(
+        rate, gain, gpus, count, base, slope, near_level, is_leveled, near_price, price, gpu_counts, low, high,
+        rows, modes, is_split, kink, follow, kinks, edges, swap, columns, equations, right, worth, own, gains,
+    )  # fmt: skip
+    if N < 0:
+        return False, 0.0
+    if len(gain):
+        for n in range(B):
+            worth[first + n] = 0.0
+            for t in range(T + 1):
+                worth[first + n] += swap[n, t] * gains[n, t]
+    found = np.empty(T)
+    if not (solved(columns, right, N, amount) and solved(equations, worth, N, found)):
+        return False, 0.0
+    known, at = np.zeros(T), 0
+    for t in range(T):
+        if price[t] > 0.0:
+            price[t], known[t] = found[at], near_price[t]
+            right[at] = true_counts[t] - own[t]
+            at += 1
+    level = amount[0] if is_leveled else 0.0
+    if not has_answer(
+        rate, gpus, count, base, slope, level, price, known, near_level, gpu_counts, low, high, rows, modes, kink,
+        close, follow, kinks, swap, amount[first:N], no_swap,
+    ):  # fmt: skip
+        return False, 0.0
+    if follow:
+        solved(columns, right, N, amount)
+        level = amount[0] if is_leveled else 0.0
+    is_positive = settled(
+        rate, gain, gpus, base, slope, level, price, low, high, kinks, swap, amount[first:N], kink, follow, time,
+        steepness,
+    )  # fmt: skip
+    return is_positive, level
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def solved(matrix, right, size, answer):  # type: ignore[no-untyped-def]
+    """Writes the solution of the first `size` equations by elimination; returns whether there is one.
+
+    Not by LAPACK, so that vertex.py finds the same bytes without numba, whatever library numpy uses.
+    """
+    a, b = matrix[:size, :size].copy(), right[:size].copy()
+    for c in range(size):
+        pivot = c
+        for r in range(c + 1, size):
+            if abs(a[r, c]) > abs(a[pivot, c]):
+                pivot = r
+        if not abs(a[pivot, c]) > 0.0:
+            return False
+        if pivot != c:
+            b[c], b[pivot] = b[pivot], b[c]
+            for k in range(size):
+                a[c, k], a[pivot, k] = a[pivot, k], a[c, k]
+        for r in range(c + 1, size):
+            factor = a[r, c] / a[c, c]
+            b[r] -= factor * b[c]
+            for k in range(c + 1, size):
+                a[r, k] -= factor * a[c, k]
+    for c in range(size - 1, -1, -1):
+        rest = b[c]
+        for k in range(c + 1, size):
+            rest -= a[c, k] * answer[k]
+        answer[c] = rest / a[c, c]
+    return True
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def system_of(  # type: ignore[no-untyped-def]
     rate, gain, gpus, count, base, slope, level, is_leveled, near_price, price, gpu_counts, low, high, rows, modes,
     is_split, kink, times_follow, kinks, edges, swap, columns, equations, right, worth, own, gains,
@@ -95,21 +181,9 @@ def system_of(  # type: ignore[no-untyped-def]
     for t in range(T):
         priced += price[t] > 0.0
     B = kinks_of(
-        rate,
-        gain,
-        gpus,
-        rows,
-        modes[0],
-        modes[1],
-        need,
-        near_price,
-        kink,
-        times_follow,
-        kinks,
-        edges[0],
-        edges[1],
+        rate, gain, gpus, rows, modes[0], modes[1], need, near_price, kink, times_follow, kinks, edges[0], edges[1],
         swap,
-    )
+    )  # fmt: skip
     first = 1 if is_leveled else 0
     if B < 0 or B + first != priced:
         return -1, -1

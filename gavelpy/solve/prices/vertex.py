@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import reduce
 from types import ModuleType
 
 import numpy as np
@@ -20,7 +21,7 @@ from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.solve.linear import TRACE
 from gavelpy.solve.prices.crossover import Restricted, Vertex, most_in_doubt, restricted
 from gavelpy.solve.prices.newton import PRICE_FLOOR, Dual, Point
-from gavelpy.solve.prices.table import IDLE, Modes, Sweep, Table, compiled, kernels
+from gavelpy.solve.prices.table import IDLE, Modes, Sweep, Table, compiled, fixed, kernels
 
 _ROUNDING = 1e-15
 _KINK = 1e-9  # relative: modes whose cost exceeds the hull by less are on it
@@ -122,47 +123,17 @@ def by_kernels(
 
     Needs are base (K,) + slope (K,) x level.
     """
-    from gavelpy.solve.prices import structure_kernels as compute
+    from gavelpy.solve.prices.structure_kernels import answered
 
-    (K, T), first, follow = table.rate.shape, int(leveled), gpu_counts is not None
-    price = np.where(near.price <= _FREE * near.price.max(), 0.0, near.price)
-    gpus, count, W = table.gpus.copy(), table.count.copy(), table.gpu_counts.copy()  # kernels compile for writable ones
-    modes, edges = np.empty((2, len(in_doubt)), np.int64), np.empty((2, T + 1), np.int64)
-    kinks, swap, gains = np.zeros(T + 1, np.int64), np.empty((T + 1, T + 1)), np.zeros((T + 1, T + 1))
-    (columns, equations), (right, worth, own) = np.zeros((2, T, T)), np.zeros((3, T))
-    is_split = kernels(K) is not compiled(K)
-    N, B = compute.system_of(
-        table.rate, table.gain, gpus, count, base, slope, near.level, leveled, near.price, price, W, low, high,
-        in_doubt, modes, is_split, _KINK, follow, kinks, edges, swap, columns, equations, right, worth, own, gains,
+    (K, T), follow = table.rate.shape, gpu_counts is not None
+    W = table.gpu_counts if gpu_counts is None else gpu_counts
+    price, time, steepness = np.empty(T), np.empty((K, T)), np.empty(K)
+    given = (table.rate, table.gain, table.gpus, table.count, base, slope, near.price, table.gpu_counts, W)
+    found, level = answered(
+        *map(fixed, given), near.level, leveled, low, high, in_doubt, kernels(K) is not compiled(K), _FREE, _KINK,
+        _CLOSE, follow, _NO_SWAP if follow else 0.0, price, time, steepness,
     )  # fmt: skip
-    if N < 0:
-        return None
-    if len(table.gain):
-        worth[first:N] = (swap[:B] * gains[:B]).sum(axis=1)
-    try:
-        answer = np.linalg.solve(columns[:N, :N], right[:N])
-        priced = price > 0.0
-        price[priced] = np.linalg.solve(equations[:N, :N], worth[:N])
-    except np.linalg.LinAlgError:
-        return None
-    level = float(answer[0]) if leveled else 0.0
-    of_edges, no_swap = (low, high, in_doubt, modes, _KINK), _NO_SWAP if follow else 0.0
-    near_price = np.where(priced, near.price, 0.0)
-    if not compute.has_answer(
-        table.rate, gpus, count, base, slope, level, price, near_price, near.level, W, *of_edges, _CLOSE, follow, kinks,
-        swap, answer[first:], no_swap,
-    ):  # fmt: skip
-        return None
-    if gpu_counts is not None:
-        answer = np.linalg.solve(columns[:N, :N], (gpu_counts - own)[priced])
-        level = float(answer[0]) if leveled else 0.0
-    time, steepness = np.empty(table.rate.shape), np.empty(K)
-    if not compute.settled(
-        table.rate, table.gain, gpus, base, slope, level, price, low, high, kinks, swap, answer[first:], _KINK, follow,
-        time, steepness,
-    ):  # fmt: skip
-        return None
-    return Mix(time, steepness, price, level, is_unique=True)
+    return Mix(time, steepness, price, level, is_unique=True) if found else None
 
 
 def as_left(table: Table, vertex: Vertex, level: float) -> Mix:
@@ -204,9 +175,9 @@ def _by_structure(
     rows = np.vstack([drift, edges]) if vertex.leveled else edges
     worth = np.concatenate([np.ones(int(vertex.leveled)), kinks.gain])
     try:
-        answer = np.linalg.solve(columns[priced], (table.gpu_counts - own)[priced])
+        answer = _solved(columns[priced], (table.gpu_counts - own)[priced])
         price = np.zeros(len(priced))
-        price[priced] = np.linalg.solve(rows[:, priced], worth)
+        price[priced] = _solved(rows[:, priced], worth)
     except np.linalg.LinAlgError:
         return None
     level = float(answer[0]) if vertex.leveled else 0.0
@@ -226,7 +197,7 @@ def _by_structure(
     if not priced.all() and (table.load @ time > table.gpu_counts * (1 - _KINK))[~priced].any():
         return None
     if gpu_counts is not None:
-        answer = np.linalg.solve(columns[priced], (gpu_counts - own)[priced])
+        answer = _solved(columns[priced], (gpu_counts - own)[priced])
         level = float(answer[0]) if vertex.leveled else 0.0
         time, steepness = kernel.settle(table, low, high, base + vertex.slope * level, price)
         time[kinks.rows] += kinks.swap * answer[int(vertex.leveled) :, None]
@@ -235,6 +206,30 @@ def _by_structure(
             return None
         time[kinks.rows] = np.maximum(at_kinks, 0.0)
     return Mix(time, steepness, price, level, is_unique=True)
+
+
+def _solved(matrix: Floats, right: Floats) -> Floats:
+    """The solution by elimination, with the bytes of structure_kernels.solved; raises LinAlgError if there is none."""
+    a, b = matrix.tolist(), right.tolist()
+    N = len(b)
+    for c in range(N):
+        column = [abs(row[c]) for row in a[c:]]
+        pivot = c + column.index(max(column))
+        if not abs(a[pivot][c]) > 0.0:
+            raise np.linalg.LinAlgError("singular")
+        a[c], a[pivot], b[c], b[pivot] = a[pivot], a[c], b[pivot], b[c]
+        for r in range(c + 1, N):
+            factor = a[r][c] / a[c][c]
+            b[r] -= factor * b[c]
+            for k in range(c + 1, N):
+                a[r][k] -= factor * a[c][k]
+    answer = [0.0] * N
+    for c in reversed(range(N)):
+        rest = b[c]
+        for k in range(c + 1, N):
+            rest -= a[c][k] * answer[k]
+        answer[c] = rest / a[c][c]
+    return np.array(answer)
 
 
 def _is_above(table: Table, time: Floats, need: Floats, kinks: _Kinks) -> bool:
@@ -302,7 +297,7 @@ def _kinks(table: Table, vertex: Vertex, r: Restricted, *, times_follow: bool) -
     swap[at, middle] += 1.0
     swap[at, low] -= 1.0 - phi
     swap[at, high] -= phi
-    return _Kinks(rows, _as_modes(low, table), _as_modes(high, table), swap[:, :T], (swap * gain).sum(axis=1))
+    return _Kinks(rows, _as_modes(low, table), _as_modes(high, table), swap[:, :T], reduce(np.add, (swap * gain).T))
 
 
 def _as_modes(mode: Ints, table: Table) -> Modes:
