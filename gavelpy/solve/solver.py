@@ -101,6 +101,7 @@ class HighsEffort:
     on_face: bool  # whether ties are resolved on the face of optima, from the last basis; else from the start
     interior_columns: float = _INTERIOR_COLUMNS  # above, the interior point method
     refines: bool = False  # whether water filling refines the optimum (Run.refined)
+    in_units: bool = False  # whether water filling measures each class in units of its target
 
 
 QUICK = HighsEffort(
@@ -113,6 +114,7 @@ GROWING = HighsEffort(
     interior_columns=np.inf,  # every run continues from a basis
 )
 REFINED = HighsEffort("refined", QUICK.options, on_face=True, interior_columns=np.inf, refines=True)
+IN_UNITS = replace(REFINED, name="in units", in_units=True)
 CAREFUL = HighsEffort(
     "careful",
     {"presolve": "choose", "simplex_scale_strategy": 2, "simplex_dual_edge_weight_strategy": -1},

@@ -39,7 +39,7 @@ from gavelpy.solve.filling.targets import EvenTargets, PiecewiseTargets, Targets
 from gavelpy.solve.filling.water_level import BY_PRICES, Proof, is_for_prices
 from gavelpy.solve.objective import MaxMinLexicographic, ProgressiveFilling
 from gavelpy.solve.program import Program, best_rate_steps_per_s, program_of
-from gavelpy.solve.solver import CAREFUL, QUICK, REFINED, Solver
+from gavelpy.solve.solver import CAREFUL, IN_UNITS, QUICK, REFINED, Solver
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -76,7 +76,8 @@ def best_filling(problem: AllocationProblem, objective: FillingObjective, solver
             if _is_large(program) and max(together, found.violation) <= VIOLATION_MAX:
                 fallen[name] = f"gap {found.gap:.1e} by the rounding of {len(program.value)} classes' rates"
                 return best_of([answer], fallen, GAP_MAX_LAST)
-            feasible.append(answer)
+            if name != IN_UNITS.name + WHOLE or found.gap <= GAP_MAX_LAST:  # without a proof, levels may be far too low
+                feasible.append(answer)
             fallen[name] = filled.failure or f"gap {found.gap:.1e}, violation {found.violation:.1e}"
         solver.falls[name] += 1
     if not feasible:
@@ -125,7 +126,8 @@ def _rungs(program: Program, blur: float) -> Iterator[tuple[str, Filler, bool]]:
     else:
         yield QUICK.name + WHOLE, partial(fill_whole, effort=QUICK), False
         if not blur:
-            yield REFINED.name + WHOLE, partial(fill_whole, effort=REFINED), False
+            for effort in (REFINED, IN_UNITS):
+                yield effort.name + WHOLE, partial(fill_whole, effort=effort), False
     if not blur:
         yield CAREFUL.name + WHOLE, partial(fill_whole, effort=CAREFUL), True
 

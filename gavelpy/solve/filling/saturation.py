@@ -30,7 +30,7 @@ from gavelpy.solve.filling.targets import AT_LIMIT, Targets
 from gavelpy.solve.filling.water_level import Proof, Residual, WaterLevel, highest_water_level
 from gavelpy.solve.prices.table import fixed, search_kernels
 from gavelpy.solve.program import Program
-from gavelpy.solve.solver import CAREFUL, HighsEffort, Solver
+from gavelpy.solve.solver import CAREFUL, IN_UNITS, HighsEffort, Solver
 
 _EQUAL = 1e-13  # relative: two slopes whose results are this close are equal
 _ROUNDING = 1e-15  # of the value of the best rate
@@ -92,7 +92,8 @@ def fill_whole(program: Program, targets: Targets, solver: Solver, effort: Highs
         target = targets.at(found.level)
         if found.level == np.inf:
             return filled.at_limits(found, target, found.share)
-        worth = np.where(targets.saturated, 0.0, found.proof.worth * (targets.at(np.inf) - target))
+        size = target if found.rung == IN_UNITS.name else targets.at(np.inf) - target  # in their units, duals are exact
+        worth = np.where(targets.saturated, 0.0, found.proof.worth * size)
         stuck = worth >= min(found.noise * worth.sum(), worth.max())
         filled, residual = filled.after(found, target, found.share, stuck), replace(residual, share=found.share)
         targets = targets.advanced(found.level, stuck, targets.limit)

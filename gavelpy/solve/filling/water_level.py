@@ -8,6 +8,11 @@ how much they must be reduced, at least:
 If that is positive, the LP's duals y, μ, π prove for every level that shares exist only if
 Σ y_k target_k(level) <= Σ μ_k + Σ π_t left_t, so the root of that is the next level to try: from above, each step
 starts from the last basis, and the last duals prove the level that is reached (Newton's method; it is finite).
+
+With the effort IN_UNITS, each class's rate is in units of its target, as HiGHS's tolerances are absolute, and the
+targets of saturated classes are reduced by a millionth of s, so that every level has shares and HiGHS cannot call a
+late one infeasible for its rounding. If the rate of a saturated class is worth a million times that of a rising one,
+such a level is wrong, and its gap shows that.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ from gavelpy.solve.filling.targets import EvenTargets, Targets
 from gavelpy.solve.prices.height import height
 from gavelpy.solve.prices.table import Lines
 from gavelpy.solve.program import Program
-from gavelpy.solve.solver import REFINED, HighsEffort, Run, Solver
+from gavelpy.solve.solver import IN_UNITS, REFINED, HighsEffort, Run, Solver
 
 BY_PRICES = "prices"  # name of the price engine's rung
 NEWTON_MIN = 512  # jobs; below, HiGHS is as fast, but for many classes
@@ -39,6 +44,8 @@ _FINE_QUICK, _FINE_CAREFUL = 10.0, 1.0  # units of shares and duals, since HiGHS
 # Part of a saturated rate that may be missing: later levels have no slack.
 _RELAXED_QUICK, _RELAXED_CAREFUL, _RELAXED_REFINED = 1e-12, 1e-10, 4e-16
 _ZOOM_BELOW = 1e-2  # of the expected rise
+_YIELD = 1e-6  # of the reduction of a rising class: that of a saturated one, so that there are always shares
+_LEAST_UNIT = 2.0**-30  # of rates and shares
 _LEAST_GIVE = 1e-9  # of the largest: least w, so that HiGHS drops no coefficient
 
 
@@ -98,7 +105,7 @@ def highest_water_level(
     found = _by_prices(residual, targets, solver) if by_prices else None
     if found is None:
         found = _by_highs(residual, targets, solver, effort, next_gpu=next_gpu)
-    least = _NO_RISE_REFINED if found.rung == REFINED.name else _NO_RISE
+    least = _NO_RISE_REFINED if found.rung in (REFINED.name, IN_UNITS.name) else _NO_RISE
     return replace(found, level=targets.start) if found.level <= targets.start * (1 + least) else found
 
 
@@ -199,7 +206,7 @@ class _Elastic:
         self._fine = _FINE_QUICK if quick else _FINE_CAREFUL
         relaxed = _RELAXED_REFINED if effort.refines else _RELAXED_QUICK if quick else _RELAXED_CAREFUL
         self._least = np.where(risen > 0, 1.0, 1.0 - relaxed)
-        self._around(np.zeros(len(self._entries)), risen, 1.0)
+        self._around(np.zeros(len(self._entries)), risen, 1.0, targets.at(end)[self._live])
 
     def lowered(self, level: float, proof: Proof, left: Floats) -> tuple[float, Proof, Floats]:
         """The highest level at or below `level`, which `proof` proves, with its own proof, and shares (E,)."""
@@ -207,7 +214,8 @@ class _Elastic:
             column, found = self._solve(self._targets.at(level), left)
             lower = min(found.level(self._targets, left), level)
             done = lower >= level * (1 - _ROUNDING) and level < np.inf
-            lacks = column[-1] > _ROUNDING and found.worth[self._live] @ self._give > _WHOLE * self._give.sum()
+            whole = (self._give / self._row_unit[: len(self._give)]).sum()
+            lacks = column[-1] > _ROUNDING and found.worth[self._live] @ self._give > _WHOLE * whole
             if lacks:  # the level is infeasible, however slightly: these duals prove it
                 level, proof = lower, found
             if done or not lacks:
@@ -220,29 +228,39 @@ class _Elastic:
 
     def _zoom(self, level: float) -> None:
         """If targets rise much less than expected, solves for enlarged changes since the level before from now on."""
-        risen = (self._targets.at(level) - self._targets.at(self._targets.start))[self._live]
+        target = self._targets.at(level)[self._live]
+        risen = target - self._targets.at(self._targets.start)[self._live]
         if 0 < risen.max(initial=0.0) < _ZOOM_BELOW * self._give.max(initial=0.0):
-            self._around(self._residual.share[self._entries], risen, 1.0 / risen.max())
+            self._around(self._residual.share[self._entries], risen, 1.0 / risen.max(), target)
 
-    def _around(self, base: Floats, risen: Floats, zoom: float) -> None:
+    def _around(self, base: Floats, risen: Floats, zoom: float, target: Floats) -> None:
         """Builds the model whose columns are changes of the shares `base`, enlarged `zoom` times."""
         K, T = len(self._live), len(self._residual.left)
         self._give = np.where(risen > 0, np.maximum(risen, _LEAST_GIVE * risen.max(initial=0.0)), 0.0)
         self._base, self._scale = base, self._fine * zoom
+        self._row_unit, self._column_unit = np.ones(2 * K + T), np.ones(len(base) + 1)
+        if self._effort.in_units:
+            self._row_unit[:K], self._column_unit[:-1] = _units(self._some, target)
+            yields = _YIELD * (self._give / self._row_unit[:K]).max(initial=0.0) * self._row_unit[:K]
+            self._give = np.where(self._give > 0, self._give, yields)
         model = linear.model_of(self._some, np.arange(K), np.zeros(K), -self._give * zoom)
         self._rows = model.rows_at(np.append(base, 0.0))
-        model.column_lower[:-1] = -self._scale * base
+        if self._effort.in_units:
+            column = np.repeat(np.arange(len(base) + 1), np.diff(model.start))
+            model = replace(model, value=model.value * self._column_unit[column] / self._row_unit[model.row])
+        model.column_lower[:-1] = -self._scale * base / self._column_unit[:-1]
         self._lower = np.full(2 * K + T, -np.inf)
         self._upper = np.full(2 * K + T, np.inf)
         self._upper[K:-T] = self._enlarged(np.ones(K), slice(K, -T))
         self._cost = np.zeros(len(base) + 1)
-        self._cost[-1] = self._fine * zoom * self._give.sum() or 1.0  # so that duals are of that size
+        # So that duals are of that size.
+        self._cost[-1] = self._fine * zoom * (self._give / self._row_unit[:K]).sum() or 1.0
         self._model = model
         self._run: Run | None = None
 
     def _enlarged(self, bound: Floats, rows: slice) -> Floats:
         """Bounds of some rows for the columns of this model."""
-        enlarged: Floats = (self._scale * (bound - self._rows[rows])).astype(np.float64)
+        enlarged: Floats = (self._scale * (bound - self._rows[rows])).astype(np.float64) / self._row_unit[rows]
         return enlarged
 
     def _solve(self, target: Floats, left: Floats) -> tuple[Floats, Proof]:
@@ -257,8 +275,9 @@ class _Elastic:
             optimum = self._run.rebounded(self._lower, self._upper)
         if self._effort.refines:
             optimum = self._run.refined(optimum, self._cost, self._lower, self._upper)
-        dual = optimum.row_dual / self._fine
-        column = np.append(self._base + optimum.column[:-1] / self._scale, optimum.column[-1] / self._fine)
+        dual = optimum.row_dual / self._row_unit / self._fine
+        changes = optimum.column[:-1] * self._column_unit[:-1]
+        column = np.append(self._base + changes / self._scale, optimum.column[-1] / self._fine)
         return column, self._proof(dual[:K], -dual[K:-T], -dual[-T:])
 
     def _proof(self, worth: Floats, budget: Floats, price: Floats) -> Proof:
@@ -310,3 +329,21 @@ def _at_one_price(residual: Residual) -> Proof:
     worth = np.full(len(p.value), np.inf)
     np.minimum.at(worth, p.member_class[here], cost[here] / p.member_rate[here])
     return Proof(np.where(residual.live & np.isfinite(worth), worth, 0.0), np.zeros(len(worth)), price)
+
+
+def _units(program: Program, target: Floats) -> tuple[Floats, Floats]:
+    """Units of classes' rates, (K,), and of shares, (E,), in which a target and what it takes are about 1.
+
+    Both are powers of two, so nothing is rounded. HiGHS's tolerances are absolute: without units, those of a class
+    whose target is a millionth of its best rate are a million times as large a part of it.
+    """
+    unit = _power_of_two(np.where(target > 0, np.maximum(target, _LEAST_UNIT), 1.0))
+    share, runs = np.ones(len(program.entry_type)), program.member_rate > 0
+    takes = unit[program.member_class[runs]] / program.member_rate[runs]
+    np.minimum.at(share, program.member_entry[runs], takes)
+    return unit, _power_of_two(np.maximum(share, _LEAST_UNIT))
+
+
+def _power_of_two(figures: Floats) -> Floats:
+    """The powers of two nearest to these figures."""
+    return np.exp2(np.round(np.log2(figures))).astype(np.float64)
