@@ -41,7 +41,7 @@ from gavelpy.solve.prices.table import (
 from gavelpy.solve.prices.vertex import Mix, as_left, from_prices, read_off, unique
 from gavelpy.solve.solver import NUMPY_ROWS_MAX, Solver
 
-CLASSES_MIN = 64  # below, pivots or HiGHS on the whole program are as fast, unless compiled steps soon follow
+CLASSES_MIN = 64  # below, pivots or HiGHS on the whole program are as fast, unless each class is many jobs
 AT_THE_LIMIT = 1e-12
 _SPENT = 1e-12  # part of a type's GPUs that is negligible
 _NEXT_TO_NOTHING = 1e-300  # a price that only breaks ties
@@ -89,8 +89,10 @@ def best_of(jobs: Jobs, objective: LinearObjective, solver: Solver, *, inside: b
         table = replace(table, gain=gains)
     if inside and len(jobs.value) <= NUMPY_ROWS_MAX:  # HiGHS is as fast
         return None
-    if len(jobs.value) < CLASSES_MIN and not (isinstance(objective, MaxMin) and len(objective.count)):
+    if len(jobs.value) < CLASSES_MIN:
         mix = _of_few(table, jobs.value, floor)
+        if mix is None and isinstance(objective, MaxMin) and len(objective.count):
+            mix = _without_ties(max_min(table, jobs.value, solver))
         return None if mix is None else proved(jobs, objective, mix.time, mix.steepness, mix.price)
     last: Point | None = None
     if len(table.gain):
@@ -118,6 +120,11 @@ def _of_few(table: Table, value: Floats, floor: Floats) -> Mix | None:
     if mix is None or mix.is_unique or not mix.price.any():
         return mix
     return _with_prices_of_a_trace_more(table, floor, mix)
+
+
+def _without_ties(mix: Mix | None) -> Mix | None:
+    """The mix if all types have prices, which nothing else has. Else HiGHS breaks ties among large classes exactly."""
+    return mix if mix is not None and mix.is_unique and mix.price.all() else None
 
 
 def _with_prices_of_a_trace_more(table: Table, floor: Floats, mix: Mix) -> Mix | None:
@@ -357,16 +364,9 @@ def with_the_rest_spent(
 
 
 def with_free_types_spent(
-    table: Table,
-    value: Floats,
-    need: Floats,
-    mix: Mix,
-    rows: Ints,
-    free: Bools,
-    solver: Solver,
-    *,
+    table: Table, value: Floats, need: Floats, mix: Mix, rows: Ints, free: Bools, solver: Solver, *,
     inside: bool = False,
-) -> Mix | None:
+) -> Mix | None:  # fmt: skip
     """The mix with new times of the classes `rows`, on the types `free` (T,) only: the highest sum of values."""
     some = Table(
         np.ascontiguousarray(table.rate[rows][:, free]), table.gpus[rows], table.count[rows], table.gpu_counts[free],
