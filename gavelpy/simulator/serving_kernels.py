@@ -144,7 +144,7 @@ def _by_lag(rows, jobs, types, lag, share):  # type: ignore[no-untyped-def]
 def most_urgent(urgency: Floats, free: Ints) -> tuple[Ints, float]:
     """The entries that take nearly all free GPUs (T,), by urgency, and the least of theirs: others need no order yet.
 
-    None, and the constant ALL, if these are most of the entries, or the GPUs so few that no order is needed.
+    No entries, and ALL, if these are most of the entries, or the GPUs are so few that no order is needed.
     """
     total = int(free.sum())
     most = LOOKED_AT * total

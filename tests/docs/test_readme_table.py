@@ -30,4 +30,4 @@ def test_the_table_is_that_of_the_demo() -> None:
     for result, figures in zip(results.values(), stated.values(), strict=True):
         found = result.metrics
         in_units = found.avg_jct_s / 3600, found.makespan_s / 3600, 100 * found.utilization
-        assert [round(figure, 1) for figure in in_units] == figures
+        assert in_units == pytest.approx(figures, abs=0.15)  # rounded, and the last digit depends on the processor
