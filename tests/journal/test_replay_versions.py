@@ -1,10 +1,11 @@
-"""Journals that versions 4 and 5 wrote lead to the states that their code had: each field of the snapshot.
+"""Journals that earlier versions wrote lead to the states that their code had: each field of the snapshot.
 
-The fixtures are three quarters of the journal of a run by the code of that version, and that code's snapshot after
-replaying them: `faults`, an episode of tests/mechanism/faults with nodes that die and fall silent, drains and restarts
-of the scheduler (seeds 11 and 30), at the commits that introduced lease protection (1ac97ef1, version
-4) and that precede version 6 (00a5659e); `packed`, a simulation of nine jobs that share GPUs in pairs (1ac97ef1, with
-records of version 3).
+The fixtures are half to three quarters of the journal of a run by the code of that version, and that code's snapshot
+after replaying them: `faults`, an episode of tests/mechanism/faults with nodes that die and fall silent, drains and
+restarts of the scheduler (seeds 11 and 30), at the commits that introduced lease protection (1ac97ef1, version 4) and
+that precede version 6 (00a5659e); `packed`, a simulation of nine jobs that share GPUs in pairs (1ac97ef1, with
+records of version 3); `sized`, a simulation at be335093 under `hierarchical` of twelve jobs, six of them with several
+sizes, of two users in four teams with a quota and guaranteed GPUs, where version 18 is the newest.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ from gavelpy.mechanism.snapshot import restore, snapshot
 from tests.journal.test_codec_before import HEAD, MAGIC
 
 FIXTURES = Path(__file__).parent / "fixtures"
-NAMES = ("faults_4", "packed_4", "faults_5")
+NAMES = ("faults_4", "packed_4", "faults_5", "sized_18")
 NOT_STORED = {  # fields that snapshots of these versions lack, so that restoring one has to guess
     "faults_4": {"core.woken_s", "jobs.worked_s"},
     "packed_4": {"core.woken_s", "jobs.worked_s"},
     "faults_5": {"core.woken_s"},
+    "sized_18": set(),
 }
+SINCE_CHANGED = {name: {"jobs.saved_lease"} if name != "sized_18" else set() for name in NAMES}
 
 
 def replayed(name: str) -> SchedulerCore:
@@ -65,7 +68,10 @@ def versions(name: str) -> set[int]:
     return found
 
 
-@pytest.mark.parametrize(("name", "found"), [("faults_4", {2, 4}), ("packed_4", {2, 3}), ("faults_5", {2, 5})])
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("faults_4", {2, 4}), ("packed_4", {2, 3}), ("faults_5", {2, 5}), ("sized_18", {2, 11, 12})],
+)
 def test_the_journals_have_records_of_their_versions(name: str, found: set[int]) -> None:
     assert versions(name) == found
 
@@ -76,10 +82,10 @@ def test_a_journal_leads_to_the_state_that_the_code_of_its_version_had(name: str
 
     assert now.keys() == then.keys()
     assert len(now) > 150
-    assert {field for field in now if now[field] != then[field]} - NOT_STORED[name] == {"jobs.saved_lease"}
+    assert {field for field in now if now[field] != then[field]} - NOT_STORED[name] == SINCE_CHANGED[name]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if SINCE_CHANGED[name]])
 def test_only_finished_jobs_have_no_lease_of_a_checkpoint_any_more(name: str) -> None:
     """The end of a job counts all its steps, without a checkpoint: these versions named its last lease for them."""
     now, then = replayed(name).jobs, remembered(name).jobs
@@ -99,3 +105,16 @@ def test_a_replayed_state_is_in_use_again(name: str) -> None:
     assert {JobState.RUNNING, JobState.FINISHED} <= set(state.tolist())
     assert (jobs.lease[: jobs.count] >= 0).any()
     assert ((jobs.partner[: jobs.count] >= 0).any()) == (name == "packed_4")
+
+
+def test_sizes_and_teams_are_in_use_in_the_journal_that_has_them() -> None:
+    core = replayed("sized_18")
+    rows = sorted(core.jobs.sizes)
+
+    assert len(rows) == 6
+    assert any(core.jobs.gpus[row] != core.jobs.specs[row].gpus for row in rows)
+    assert core.jobs.claims.count
+    assert [(team.name, team.quota, team.guaranteed) for team in core.settings.teams][1:3] == [
+        ("vision", {"v100": 3}, {}),
+        ("speech", {}, {"k80": 1}),
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import count, islice
 from typing import ClassVar
 
 import numpy as np
@@ -17,6 +18,7 @@ from gavelpy.policies.guarantee_checks import CHECKS, peers
 from gavelpy.policies.isolated import Isolated
 from gavelpy.policies.max_min_fairness import MaxMinFairness
 from gavelpy.policies.nash_welfare import NashWelfare
+from gavelpy.policies.strategy_proof import StrategyProof
 from gavelpy.solve.solver import Solver
 from tests.conftest import PROJECT
 from tests.solve.oracle import best_sum
@@ -30,6 +32,7 @@ DECLARED = [
 SEEDS = range(40)
 FEW = range(10)  # in every run; all in the slow tests
 COSTLY = {Guarantee.STRATEGY_PROOF: {"strategy_proof": (5,)}}  # nash_welfare, which withholds nothing, fails on it
+SMALL_PROBLEMS, BLOCK, SMALL_JOBS = 1_000, 100, 4  # a second for each; problems of up to 7 jobs take four
 PROMISES = [
     pytest.param(
         name,
@@ -224,6 +227,15 @@ def test_every_guarantee_of_every_policy_is_declared_or_disproved() -> None:
     every = {(name, guarantee) for name in registered() for guarantee in Guarantee}
 
     assert {*DECLARED, *BROKEN_ON} == every
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, SMALL_PROBLEMS, BLOCK))
+def test_no_false_declaration_gains_on_a_thousand_small_problems(first: int) -> None:
+    small = (problem for problem in map(peers, count()) if problem.job_count <= SMALL_JOBS)
+
+    for problem in islice(small, first, first + BLOCK):
+        CHECKS[TRUTH](StrategyProof(), problem)
 
 
 @pytest.mark.parametrize("seed", COSTLY[TRUTH]["strategy_proof"])
