@@ -188,6 +188,11 @@ class AllocationProblem(ProblemArrays):
             (self.member_job == jobs).all()
         )
 
+    @property
+    def runs_apart(self) -> bool:
+        """Whether every configuration is of one job (no packing); then membership i is that of configuration i."""
+        return len(self.member_job) == self.configuration_count
+
     @cached_property
     def member_count(self) -> Ints:
         """Jobs in each configuration, (C,)."""
@@ -209,18 +214,21 @@ class AllocationProblem(ProblemArrays):
         if self.runs_alone:
             return self.member_rate_steps_per_s
         asked = np.rint(self.gpus_asked * THOUSANDTHS).astype(np.int64)[self.member_job]
-        as_asked = self.demand[self.member_configuration, 0] == asked
-        rates = self._best_alone(np.flatnonzero((self.member_count[self.member_configuration] == 1) & as_asked))
+        if self.runs_apart:
+            rates = self._best_alone(np.flatnonzero(self.demand[:, 0] == asked))
+        else:
+            as_asked = self.demand[self.member_configuration, 0] == asked
+            rates = self._best_alone(np.flatnonzero((self.member_count[self.member_configuration] == 1) & as_asked))
         has_it = reduce(np.logical_or, (rates > 0).T, np.zeros(len(rates), dtype=np.bool_))
         return rates if has_it.all() else np.where(has_it[:, None], rates, self.rate_alone_steps_per_s)
 
     def _best_alone(self, members: Ints) -> Floats:
         """The highest rates of each job in these memberships, (J, T)."""
-        rates, jobs = np.zeros((self.job_count, len(self.gpu_types))), self.member_job[members]
-        if len(jobs) and np.bincount(jobs).max() == 1:
-            rates[jobs] = self.member_rate_steps_per_s[members]
-        else:
-            np.maximum.at(rates, jobs, self.member_rate_steps_per_s[members])
+        jobs, of_members = self.member_job[members], self.member_rate_steps_per_s.take(members, axis=0)
+        if np.array_equal(jobs, np.arange(self.job_count)):
+            return of_members
+        rates = np.zeros((self.job_count, len(self.gpu_types)))
+        np.maximum.at(rates, jobs, of_members)
         return rates
 
     @cached_property
@@ -262,15 +270,13 @@ class AllocationProblem(ProblemArrays):
         """Whether each job can run alone on some type that has GPUs, (J,)."""
         if self.runs_alone:
             return reduce(np.logical_or, self.fits.T, np.zeros(self.job_count, dtype=np.bool_))  # faster than `any`
-        alone = self.member_count[self.member_configuration] == 1
-        none: Bools = np.zeros(self.configuration_count, dtype=np.bool_)
-        if alone.all():
-            runs = reduce(np.logical_or, self.fits.T, none)[self.member_configuration]
+        if self.runs_apart:
+            runs = reduce(np.logical_or, self.fits.T, np.zeros(self.configuration_count, dtype=np.bool_))
         else:
             here = self.fits[self.member_configuration] & (self.member_rate_steps_per_s > 0)
-            runs = reduce(np.logical_or, here.T, np.zeros(len(here), dtype=np.bool_))
+            runs = reduce(np.logical_or, here.T) & (self.member_count[self.member_configuration] == 1)
         possible: Bools = np.zeros(self.job_count, dtype=np.bool_)
-        possible[self.member_job[alone & runs]] = True
+        possible[self.member_job if runs.all() else self.member_job[runs]] = True
         return possible
 
     @cached_property

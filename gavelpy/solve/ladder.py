@@ -38,7 +38,6 @@ the shares achieve at least what they achieve in the simpler problem, and no sha
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -59,6 +58,7 @@ from gavelpy.solve.certificate import (
 )
 from gavelpy.solve.equal_jobs import best_of_equal_jobs
 from gavelpy.solve.linear import best_linear
+from gavelpy.solve.near_numbers import BLUR, merged_numbers, most_are_apart
 from gavelpy.solve.objective import (
     MaxConcave,
     MaxMin,
@@ -73,11 +73,7 @@ from gavelpy.solve.prices.table import search_kernels
 from gavelpy.solve.resources import ample_resources, in_all_resources, without_resources
 from gavelpy.solve.solver import NUMPY_ROWS_MAX, Solver
 
-BLUR = 2.2e-9  # relative: numbers that are this close are treated as equal
-STEP = 1e-9  # relative: largest distance to the next number of a group
-EQUAL = 1e-14  # relative: numbers this close differ by rounding; program.py already treats most of them as equal
-WORTHWHILE = 0.25  # least part of the distinct numbers with such a neighbour; random numbers have some by chance
-_PART, _NONE = 8192, np.zeros(0)  # numbers in a part
+_NONE = np.zeros(0)
 _NUMBERS_MAX = 200_000  # above, sorting them takes as long as prices for that many distinct jobs
 
 
@@ -278,8 +274,12 @@ def nearly_equal(problem: AllocationProblem, objective: Objective) -> Near | Non
     """The simpler problem; None if there is none, or if its answer would prove nothing about the true one."""
     if not asks_for_nearly_equal(problem, objective):
         return None
-    merged = {name: _merged(getattr(objective, name)) for name in _FIGURES.get(type(objective), ())}
-    merged_rates = _merged(problem.member_rate_steps_per_s)
+    merged = {name: merged_numbers(getattr(objective, name)) for name in _FIGURES.get(type(objective), ())}
+    rates = problem.member_rate_steps_per_s
+    differ = (
+        not problem.runs_alone and problem.runs_apart and most_are_apart(rates[:, 0])
+    )  # on one type: so do the jobs
+    merged_rates = None if differ else merged_numbers(rates)
     if merged_rates is None and all(values is None for values in merged.values()):
         return None
     changed: dict[str, Any] = {name: values for name, values in merged.items() if values is not None}
@@ -347,54 +347,6 @@ def _value(problem: AllocationProblem, objective: Objective, rates: Floats, answ
     raise AssertionError(objective)
 
 
-@dataclass(frozen=True)
-class Nearness:
-    """How many of the neighbours in a sequence of sorted numbers are nearly equal."""
-
-    near: int  # of those that differ
-    differs: int
-
-    def changes_left(self) -> int:
-        """So many numbers may come or go, and still few are near; below zero if many are.
-
-        Each changes either count by two at most.
-        """
-        return math.floor((WORTHWHILE * self.differs - self.near) / (2.0 + 2.0 * WORTHWHILE))
-
-
-def nearness(figures: Floats) -> Nearness:
-    """The counts of these numbers."""
-    sorted_figures = np.sort(figures, axis=None)
-    rise, above = sorted_figures[1:] - sorted_figures[:-1], sorted_figures[1:]
-    differs = rise > EQUAL * above
-    return Nearness(int(((rise <= STEP * above) & differs).sum()), int(differs.sum()))
-
-
 def asks_for_nearly_equal(problem: AllocationProblem, objective: Objective) -> bool:
     """Whether nearly equal jobs of this problem would be treated as equal."""
     return problem.member_rate_steps_per_s.size <= _NUMBERS_MAX and _can_be_carried_over(objective)
-
-
-def _merged(figures: Floats) -> Floats | None:
-    """These numbers, each replaced by the least within BLUR of it; None if few are that close."""
-    sorted_figures = np.sort(figures, axis=None)
-    pairs = max(len(sorted_figures) - 1, 0)
-    parts = (sorted_figures[at : at + _PART + 1] for at in range(0, pairs, _PART))  # in the processor's cache
-    near = sum(int(np.count_nonzero(part[1:] - part[:-1] <= STEP * part[1:])) for part in parts)
-    if near <= WORTHWHILE * (pairs - near):  # the others differ
-        return None
-    rise = sorted_figures[1:] - sorted_figures[:-1]
-    is_near = rise <= STEP * sorted_figures[1:]
-    differs = rise > EQUAL * sorted_figures[1:]
-    if not (is_near & differs).sum() > WORTHWHILE * differs.sum():
-        return None
-    order = np.argsort(figures, axis=None, kind="stable")
-    starts = np.concatenate([[True], ~is_near])
-    first = sorted_figures[np.maximum.accumulate(np.where(starts, np.arange(len(starts)), 0))]
-    above = np.divide(sorted_figures - first, first, out=np.zeros(len(first)), where=first > 0)
-    bucket = np.floor(above / BLUR)  # a long chain of close numbers is divided
-    starts = starts | np.concatenate([[True], np.diff(bucket) > 0])
-    least = sorted_figures[np.maximum.accumulate(np.where(starts, np.arange(len(starts)), 0))]
-    merged = np.empty(len(order))
-    merged[order] = least
-    return merged.reshape(figures.shape)

@@ -11,7 +11,8 @@ from benchmarks.problems import Mix, draw
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import policy_from
 from gavelpy.solve import ladder
-from gavelpy.solve.ladder import nearness, solve
+from gavelpy.solve.ladder import solve
+from gavelpy.solve.near_numbers import merged_numbers, nearness
 from gavelpy.solve.objective import MaxSum
 from gavelpy.solve.prices import kept
 from gavelpy.solve.prices.newton import Dual, Point
@@ -63,8 +64,8 @@ def test_a_third_answer_looks_only_at_new_jobs(name: str, load: float, monkeypat
     for problem in problems[:2]:
         policy.allocate(problem, solver)
     expected = [bytes_of(policy.allocate(replace(problem))) for problem in problems[2:]]
-    for search in ("_best", "_best_of_near", "nearness"):
-        monkeypatch.delattr(ladder, search)
+    for module, search in ((ladder, "_best"), (ladder, "_best_of_near"), (kept, "nearness")):
+        monkeypatch.delattr(module, search)
 
     assert [bytes_of(policy.allocate(problem, solver)) for problem in problems[2:]] == expected
 
@@ -119,7 +120,7 @@ def test_near_numbers_are_as_many_as_a_count_after_changes_allows(seed: int) -> 
             figures = np.delete(figures, rng.integers(len(figures)))
         else:
             figures = np.append(figures, rng.choice(figures) * (1.0 + 5e-10))
-        assert ladder._merged(figures) is None
+        assert merged_numbers(figures) is None
 
 
 def structure(seed: int) -> tuple[Answered | None, Answered | None]:

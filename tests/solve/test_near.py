@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gavelpy.model.configurations import with_size_rows
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import policy_named
 from gavelpy.solve import ladder
 from gavelpy.solve.ladder import nearly_equal
+from gavelpy.solve.near_numbers import merged_numbers
 from gavelpy.solve.objective import MaxMin, MaxSum
 
 POLICIES = (
@@ -65,6 +67,18 @@ def test_jobs_that_differ_by_more_are_not_taken_for_equal() -> None:
     assert nearly_equal(alike(0.0), MaxMin(np.ones(60))) is None
 
 
+@pytest.mark.parametrize(("off", "merged"), [(1e-10, True), (0.3, False)])
+def test_jobs_of_several_sizes_are_equal_if_all_their_rates_are(off: float, merged: bool) -> None:
+    single = alike(off)
+    several = with_size_rows(single, np.arange(60), np.full(60, 2.0), single.member_rate_steps_per_s * 1.7)
+
+    near = nearly_equal(several, MaxMin(np.ones(60)))
+
+    assert (near is not None) == merged
+    if near is not None:
+        assert len(np.unique(near.problem.member_rate_steps_per_s, axis=0)) == 10
+
+
 def test_floors_leave_no_room_for_a_blur() -> None:
     assert nearly_equal(alike(1e-9), MaxSum(np.ones(60), np.full(60, 1e-3))) is None
 
@@ -73,8 +87,8 @@ def test_near_pairs_of_many_numbers_are_merged_wherever_they_are_in_the_order() 
     base = np.random.default_rng(3).permutation(np.arange(1.0, 10_001.0))
     pairs = np.concatenate([base, base * (1 + 5e-10)])
 
-    merged = ladder._merged(pairs)
+    merged = merged_numbers(pairs)
 
     assert merged is not None
     assert np.array_equal(merged, np.concatenate([base, base]))
-    assert ladder._merged(np.concatenate([base, base * 1.00001])) is None
+    assert merged_numbers(np.concatenate([base, base * 1.00001])) is None

@@ -12,7 +12,7 @@ import numpy as np
 from gavelpy.errors import SolverFailed
 from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve import ladder
+from gavelpy.solve import ladder, near_numbers
 from gavelpy.solve.certificate import GAP_MAX, VIOLATION_MAX, Answer
 from gavelpy.solve.objective import LinearObjective, MaxMin
 from gavelpy.solve.prices.engine import answers, best_of
@@ -45,7 +45,7 @@ def few_are_near(figures: Floats) -> bool:
     from gavelpy.solve.prices.problem_kernels import few_are_near
 
     ordered = np.sort(figures, axis=None)
-    return bool(few_are_near(ordered, ladder.EQUAL, ladder.STEP, ladder.WORTHWHILE))
+    return bool(few_are_near(ordered, near_numbers.EQUAL, near_numbers.STEP, near_numbers.WORTHWHILE))
 
 
 def _distinct_jobs(problem: AllocationProblem, value_per_step_per_s: Floats) -> Jobs | None:

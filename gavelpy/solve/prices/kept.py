@@ -23,6 +23,7 @@ from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve import ladder
 from gavelpy.solve.certificate import GAP_MAX, VIOLATION_MAX, Answer
 from gavelpy.solve.linear import TRACE
+from gavelpy.solve.near_numbers import nearness
 from gavelpy.solve.objective import LinearObjective, MaxMin
 from gavelpy.solve.prices import engine
 from gavelpy.solve.prices.certified import proved
@@ -212,7 +213,7 @@ def _new_rows(problem: AllocationProblem, given: _Given, objective: LinearObject
     """What is known of each job; None if some are equal, or nearly equal."""
     if not ladder.asks_for_nearly_equal(problem, objective):
         return _rows(given, None, _NEW_MAX, equal_values=False)
-    of_rates, of_values = ladder.nearness(given.rate), ladder.nearness(given.value)
+    of_rates, of_values = nearness(given.rate), nearness(given.value)
     equal_values = not of_values.differs
     left = of_rates.changes_left() // given.rate.shape[1]
     if not equal_values:

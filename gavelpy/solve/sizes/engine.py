@@ -19,7 +19,7 @@ from gavelpy.solve.certificate import LEAST_PROMISE, NOISE, Answer, failed, floo
 from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
 from gavelpy.solve.sizes.problem_kernels import proof_of
 from gavelpy.solve.sizes.search import best_of_goal
-from gavelpy.solve.sizes.table import Best, ModeGoal, Modes, ModeTable, is_free, mode_table, used_by
+from gavelpy.solve.sizes.table import Best, ModeGoal, Modes, ModeTable, ModeTimes, is_free, mode_table, used_by
 from gavelpy.solve.solver import NUMPY_ROWS_MAX, Solver
 
 _LIMIT = 1e-12  # relative: a level this close to its limit has reached it
@@ -29,7 +29,7 @@ _FIRST_LEVEL = 0.5  # of that of an even split
 
 def answers(problem: AllocationProblem, objective: LinearObjective) -> bool:
     """Whether this rung applies to the problem."""
-    if problem.is_plain or problem.job_count <= NUMPY_ROWS_MAX or not (problem.member_count == 1).all():
+    if problem.is_plain or problem.job_count <= NUMPY_ROWS_MAX or not problem.runs_apart:
         return False
     match objective:
         case MaxMin(scale=scale):
@@ -69,7 +69,7 @@ def _highest_level(modes: Modes, value: Floats) -> Best | None:
         rest = _highest_sum(modes, value / value.max(), np.minimum(limit / value, 1.0))
         slowest = np.zeros(len(value))
         slowest[int(np.argmin(value))] = 1.0
-        return rest and Best(rest.time, np.zeros(P), limit, slowest)
+        return rest and Best(rest.times, np.zeros(P), limit, slowest)
     return _with_the_rest_spent(modes, value, best)
 
 
@@ -84,30 +84,29 @@ def _with_the_rest_spent(modes: Modes, value: Floats, best: Best) -> Best:
     """Gives what is left of rows without a price to jobs that use no other rows; their needs stay met."""
     if (best.price > 0).all():
         return best
-    free = is_free(modes, best.price)
-    rows = np.flatnonzero((np.where(free, 0.0, best.time).sum(axis=1) <= 0) & free.any(axis=1))
+    free, time = is_free(modes, best.price), best.times.whole
+    rows = np.flatnonzero((np.where(free, 0.0, time).sum(axis=1) <= 0) & free.any(axis=1))
     if not len(rows):
         return best
     some = modes.some(rows)
-    left = np.maximum(1.0 - used_by(modes, best.time) + used_by(some, best.time[rows]), 0.0)
+    left = np.maximum(1.0 - used_by(modes, time) + used_by(some, time[rows]), 0.0)
     possible = free[rows] & ~((some.load > 0) & (left < _LEFT)[modes.rows]).any(axis=2)
-    possible |= best.time[rows] > 0
+    possible |= time[rows] > 0
     part = np.where(left > 0, left, 1.0)[modes.rows]
     load = np.ascontiguousarray(some.load / part)
     some = replace(some, rate=np.where(possible, some.rate, 0.0), load=load)
-    had = np.minimum(best.level / value[rows], (some.rate * best.time[rows]).sum(axis=1))
+    had = np.minimum(best.level / value[rows], (some.rate * time[rows]).sum(axis=1))
     rest = _highest_sum(some, value[rows] / value[rows].max(), had)
     if rest is None:
         return best
-    time = best.time.copy()
-    time[rows] = rest.time
-    return replace(best, time=time)
+    time[rows] = rest.times.whole
+    return replace(best, times=ModeTimes.of(time))
 
 
 def _proved(table: ModeTable, objective: LinearObjective, best: Best) -> Answer:
     """Shares with their certificate, as in certificate.py: every job has the budget that its modes need."""
     problem, J = table.problem, table.problem.job_count
-    share, floors, amount = table.shares(best.time, NOISE), floors_of(objective, J), problem.row_capacity
+    share, floors, amount = table.shares(best.times, NOISE), floors_of(objective, J), problem.row_capacity
     price = best.price / np.where(amount > 0, amount, 1.0)
     fastest = table.best_steps_per_s
     weight = np.divide(table.per_job(best.steepness), fastest, out=np.zeros(J), where=fastest > 0)

@@ -17,6 +17,7 @@ from gavelpy.solve.compiled import njit
 
 IDLE, NO_MODE = -1, -2
 _ROUNDED = 1.0 + 1e-15
+_PART = 64  # jobs
 _NEAR = 1.0 - 1e-15  # part of the cost on a line: what costs less is below it
 
 
@@ -225,10 +226,8 @@ def margins(rate, load, rows, need, rise, money, price, unit, low, high, part, m
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def uses(rate, load, rows, count, need, rise, low, high, part, climb, used, drift):  # type: ignore[no-untyped-def]
-    """Sets the rows used by all mixes and their rise by level, (P,), and the rise of every part, `climb` (K,)."""
+    """Adds the rows used by all mixes and their rise by level, (P,); sets the rise of every part, `climb` (K,)."""
     R = load.shape[2]
-    used[:] = 0.0
-    drift[:] = 0.0
     for k in range(len(rate)):
         a, b, x = low[k], high[k], part[k]
         is_rising = rise[k] > 0.0 and (x < 1.0 or need[k] <= rate[k, b])
@@ -239,6 +238,24 @@ def uses(rate, load, rows, count, need, rise, low, high, part, climb, used, drif
             if a != IDLE:
                 used[rows[a, r]] += count[k] * load[k, a, r] * (1.0 - x)
                 drift[rows[a, r]] -= count[k] * load[k, a, r] * climb[k]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def sweep(  # type: ignore[no-untyped-def]
+    rate, load, rows, count, need, rise, money, price, level, low, high, part, climb, used, drift
+):
+    """Sets the edges, and adds the rows used (`set_edges`, `uses`), part by part, so that the modes stay in the cache.
+
+    A level sets the needs, too; below 0 there is none.
+    """
+    for at in range(0, len(rate), _PART):
+        end = min(at + _PART, len(rate))
+        if level >= 0.0:
+            for k in range(at, end):
+                need[k] = min(level * rise[k], 1.0)
+        rates, loads, a, b, x = rate[at:end], load[at:end], low[at:end], high[at:end], part[at:end]
+        set_edges(rates, loads, rows, need[at:end], money[at:end], price, a, b, x)
+        uses(rates, loads, rows, count[at:end], need[at:end], rise[at:end], a, b, x, climb[at:end], used, drift)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -6,7 +6,7 @@ import numpy as np
 
 from gavelpy.solve.compiled import njit
 
-NONE = -1
+NONE = -1  # also a mode: idle
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -50,27 +50,38 @@ def modes_of_jobs(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def shares_of(  # type: ignore[no-untyped-def]
-    member, configuration, occupied, amount, of_class, time, noise, share
+    member, configuration, occupied, amount, of_class, low, high, time_high, row_of, of_rows, noise, share
 ):
-    """Sets the shares (C, T) within every job's time and every row: the search exceeds them by rounding."""
+    """Sets the shares (C, T) within every job's time and every row: the search exceeds them by rounding.
+
+    A class has the times (M,) of its row of `of_rows`; without one, it is in the mode `high` for the time `time_high`,
+    and for the rest in `low`.
+    """
     (J, S), T, R = member.shape, share.shape[1], occupied.shape[1]
     share[:] = 0.0
-    used = np.zeros(len(amount))
+    used, times, modes = np.zeros(len(amount)), np.empty(S * T), np.empty(S * T, np.int64)
     for j in range(J):
         k = of_class[j]
         if k == NONE:
             continue
-        total, several = 0.0, time[k]
-        for m in range(S * T):
-            total += several[m] if several[m] > noise else 0.0
-        for s in range(S):
-            for t in range(T):
-                x = several[s * T + t]
-                if x > noise:
-                    c = configuration[member[j, s]]
-                    share[c, t] = x / max(total, 1.0)
-                    for r in range(R):
-                        used[r * T + t] += occupied[c, r] * share[c, t]
+        n, total = 0, 0.0
+        if row_of[k] == NONE:
+            modes[0], times[0], n = high[k], time_high[k], 1
+            if low[k] != NONE:
+                modes[1], times[1], n = low[k], 1.0 - time_high[k], 2
+        else:
+            for m in range(S * T):
+                modes[m], times[m] = m, of_rows[row_of[k], m]
+            n = S * T
+        for i in range(n):
+            total += times[i] if times[i] > noise else 0.0
+        for i in range(n):
+            if times[i] > noise:
+                s, t = modes[i] // T, modes[i] % T
+                c = configuration[member[j, s]]
+                share[c, t] = times[i] / max(total, 1.0)
+                for r in range(R):
+                    used[r * T + t] += occupied[c, r] * share[c, t]
     for t in range(T):
         part = 1.0
         for r in range(R):

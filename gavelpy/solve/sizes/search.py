@@ -14,8 +14,8 @@ import numpy as np
 
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.solve.sizes.column_kernels import DONE, best_mix
-from gavelpy.solve.sizes.hull_kernels import IDLE, duals, margins, set_edges, uses
-from gavelpy.solve.sizes.table import Best, ModeGoal, Modes
+from gavelpy.solve.sizes.hull_kernels import IDLE, duals, margins, set_edges, sweep, uses
+from gavelpy.solve.sizes.table import Best, ModeGoal, Modes, ModeTimes
 
 _SAMPLE_PART, _SAMPLE_LEAST, _SAMPLE_MOST = 32, 256, 2048
 _SECOND_SAMPLE = 2048
@@ -65,17 +65,19 @@ class _Jobs:
 
     def mixed(self, price: Floats, level: float) -> _Mixes:
         """The cheapest mixes at these prices and level."""
-        m, g = self.modes, self.goal
-        need, part = g.needs(level), np.empty(len(self.low))
-        set_edges(m.rate, m.load, m.rows, need, g.money, price, self.low, self.high, part)
-        return self.mixes(need, part)
+        m, g, of_all = self.modes, self.goal, np.zeros((2, self.modes.row_count))
+        need, part, climb = np.empty_like(g.need) if g.is_level else g.need, *np.empty((2, len(self.low)))
+        sweep(
+            m.rate, m.load, m.rows, m.count, need, g.rise, g.money, price, level if g.is_level else -1.0,
+            self.low, self.high, part, climb, *of_all,
+        )  # fmt: skip
+        return _Mixes(need, part, climb, *of_all)
 
     def mixes(self, need: Floats, part: Floats) -> _Mixes:
         """The mixes with these parts (K,) of the upper modes."""
-        m, used, drift = self.modes, np.empty(self.modes.row_count), np.empty(self.modes.row_count)
-        climb = np.empty(len(part))
-        uses(m.rate, m.load, m.rows, m.count, need, self.goal.rise, self.low, self.high, part, climb, used, drift)
-        return _Mixes(need, part, climb, used, drift)
+        m, of_all, climb = self.modes, np.zeros((2, self.modes.row_count)), np.empty(len(part))
+        uses(m.rate, m.load, m.rows, m.count, need, self.goal.rise, self.low, self.high, part, climb, *of_all)
+        return _Mixes(need, part, climb, *of_all)
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,15 +255,10 @@ def _searched(
 
 def _assembled(jobs: _Jobs, box: _Box, of_box: Floats, price: Floats, level: float) -> Best:
     """The times of all jobs: those outside the box keep their modes."""
-    modes, goal, K = jobs.modes, jobs.goal, len(jobs.low)
-    time, rows = np.zeros(modes.rate.shape), np.arange(K)
     part = np.clip(box.part + box.climb * (level - box.level), 0.0, 1.0)
-    time[rows, jobs.high] = part
-    runs = np.flatnonzero(jobs.low != IDLE)
-    time[runs, jobs.low[runs]] = 1.0 - part[runs]
-    time[box.rows] = of_box
     price = np.where(price > _EDGE * price.max(initial=0.0), price, 0.0)
-    return Best(time, price, level, _steepness(jobs, box, goal.needs(level), price))
+    times = ModeTimes(jobs.low.copy(), jobs.high.copy(), part, box.rows, of_box)  # the next line changes edges
+    return Best(times, price, level, _steepness(jobs, box, jobs.goal.needs(level), price))
 
 
 def _steepness(jobs: _Jobs, box: _Box, need: Floats, price: Floats) -> Floats:

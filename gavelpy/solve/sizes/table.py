@@ -13,7 +13,7 @@ import numpy as np
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.program import Classes, classes_of, singletons
-from gavelpy.solve.sizes.hull_kernels import least_loads
+from gavelpy.solve.sizes.hull_kernels import IDLE, least_loads
 from gavelpy.solve.sizes.problem_kernels import NONE, members_of_jobs, modes_of_jobs, shares_of
 
 _DISTINCT, _COMPARED = 0.9, 1024  # part of the rows compared first that must differ, so that no classes are looked for
@@ -65,10 +65,45 @@ class ModeGoal:
 
 
 @dataclass(frozen=True, eq=False)
+class ModeTimes:
+    """Times in the modes: most classes are in one or two modes."""
+
+    low: Ints  # (K,) IDLE = none
+    high: Ints  # (K,)
+    part: Floats  # (K,) time in `high`; the rest is in `low`
+    rows: Ints  # (B,) classes for which that does not hold
+    of_rows: Floats  # (B, M) their times
+
+    @classmethod
+    def of(cls, time: Floats) -> ModeTimes:
+        """Any times, (K, M)."""
+        K = len(time)
+        return cls(np.full(K, IDLE), np.full(K, IDLE), np.zeros(K), np.arange(K), time)
+
+    @property
+    def whole(self) -> Floats:
+        """All times, (K, M)."""
+        K, M = len(self.part), self.of_rows.shape[1]
+        time: Floats = np.zeros((K, M))
+        time[np.arange(K), self.high] = self.part
+        runs = np.flatnonzero(self.low != IDLE)
+        time[runs, self.low[runs]] = 1.0 - self.part[runs]
+        time[self.rows] = self.of_rows
+        return time
+
+    @property
+    def row_of(self) -> Ints:
+        """Place of each class in `rows`, (K,); NONE = it has none."""
+        row = np.full(len(self.part), NONE)
+        row[self.rows] = np.arange(len(self.rows))
+        return row
+
+
+@dataclass(frozen=True, eq=False)
 class Best:
     """The best mix."""
 
-    time: Floats  # (K, M)
+    times: ModeTimes
     price: Floats  # (P,) of a whole row
     level: float
     steepness: Floats  # (K,) marginal cost of a rate
@@ -93,13 +128,16 @@ class ModeTable:
         figures[self.jobs] = per_class[self.classes.of_job]
         return figures
 
-    def shares(self, time: Floats, noise: float) -> Floats:
-        """Shares (C, T) from times (K, M); those up to `noise` are none."""
+    def shares(self, times: ModeTimes, noise: float) -> Floats:
+        """Shares (C, T) from times; those up to `noise` are none."""
         p = self.problem
         of_class: Ints = np.full(p.job_count, NONE)
         of_class[self.jobs] = self.classes.of_job
         share: Floats = np.empty((p.configuration_count, len(p.gpu_types)))
-        shares_of(self.member, p.member_configuration, p.occupied, p.row_capacity, of_class, time, noise, share)
+        shares_of(
+            self.member, p.member_configuration, p.occupied, p.row_capacity, of_class, times.low, times.high,
+            times.part, times.row_of, times.of_rows, noise, share,
+        )  # fmt: skip
         return share
 
 
