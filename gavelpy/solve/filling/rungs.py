@@ -48,6 +48,7 @@ GAP_MAX_LAST = 1e-6  # of the last rung: late levels may depend on differences t
 WHOLE = " on the whole"
 _FINE_DUST = 1e-15  # of a rate: what is negligible for an early job may be much for late ones
 _DUST_UNUSED = 1e-8  # of the rates of all members
+_IN_UNITS_MAX = 128  # classes; with more, it takes as long as all rungs before, and none is known that it proves
 _ALIKE = 1e-9  # relative: speeds that differ by rounding are equal
 
 FillingObjective = MaxMinLexicographic | ProgressiveFilling
@@ -126,7 +127,7 @@ def _rungs(program: Program, blur: float) -> Iterator[tuple[str, Filler, bool]]:
     else:
         yield QUICK.name + WHOLE, partial(fill_whole, effort=QUICK), False
         if not blur:
-            for effort in (REFINED, IN_UNITS):
+            for effort in (REFINED, IN_UNITS) if len(program.value) <= _IN_UNITS_MAX else (REFINED,):
                 yield effort.name + WHOLE, partial(fill_whole, effort=effort), False
     if not blur:
         yield CAREFUL.name + WHOLE, partial(fill_whole, effort=CAREFUL), True
