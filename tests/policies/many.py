@@ -36,6 +36,7 @@ GAP_PROMISED = 1e-6
 GAPS_PROMISED = {"shockwave": 1e-3}  # of policies that state a larger one
 SLOWER_MAX = 20.0
 SLOW_MIN_S = 1.0  # CPU time; anything faster is fine: compiled searches make medians fall, branch and bound stays
+SLOW_MIN_S_OF = {"sia": 10.0}  # most integer programs end at their first node, a few after hundreds, at most 2,000
 
 
 @dataclass(frozen=True)
@@ -221,6 +222,7 @@ def slow_ones(verdicts: list[Verdict], judge: Callable[[int], Verdict]) -> list[
         sizes.setdefault((verdict.policy, verdict.packed, verdict.jobs.bit_length()), []).append(verdict)
     found = []
     for of_size in sizes.values():
-        limit_s = max(SLOWER_MAX * float(np.median([v.cpu_s for v in of_size])), SLOW_MIN_S)
+        least_s = SLOW_MIN_S_OF.get(of_size[0].policy, SLOW_MIN_S)
+        limit_s = max(SLOWER_MAX * float(np.median([v.cpu_s for v in of_size])), least_s)
         found += [v for v in of_size if v.cpu_s > limit_s and judge(v.number).cpu_s > limit_s]
     return found
