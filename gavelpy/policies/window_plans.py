@@ -29,7 +29,7 @@ from gavelpy.solve.integer_program import IntegerProgram, best_integers
 
 BASES = np.array([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
 ORIGIN = 1e-6  # in place of 0 in the logarithm
-NODES_MAX, GAP = 200, 1e-3
+NODES_MIN, NODES_MAX, GAP = 10, 200, 1e-3
 NODES_OF_PLACES = 24_000  # nodes times places: a node with many places takes long
 _LOGARITHMS = np.log(np.maximum(BASES, ORIGIN))
 _SLOPES = np.diff(_LOGARITHMS) / np.diff(BASES)
@@ -80,7 +80,7 @@ class WindowNumbers:
 def best_numbers(problem: WindowProblem) -> WindowNumbers | None:
     """The best numbers of rounds, within a gap of 0.1 % or 200 nodes; None = no answer keeps `least`, or none is found.
 
-    Fewer nodes if there are more than 120 places. Raises SolverFailed if HiGHS does.
+    Fewer nodes, down to 10, if there are more than 120 places. Raises SolverFailed if HiGHS does.
     """
     J, K, N = len(problem.gpus), len(problem.job), float(problem.rounds)
     pieces = _Pieces(problem)
@@ -101,7 +101,7 @@ def best_numbers(problem: WindowProblem) -> WindowNumbers | None:
         high=np.concatenate(rows.high),
         constant=constant - problem.longest_weight * floor,
     )
-    options = {"mip_rel_gap": GAP, "mip_max_nodes": min(NODES_MAX, NODES_OF_PLACES // max(K, 1))}
+    options = {"mip_rel_gap": GAP, "mip_max_nodes": min(max(NODES_OF_PLACES // max(K, 1), NODES_MIN), NODES_MAX)}
     found = best_integers(program, options, detail="numbers of rounds in a window", jobs=J)
     if found is None:
         return None

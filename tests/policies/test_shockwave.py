@@ -14,7 +14,7 @@ from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import JobId, JobSpec, Trace
 from gavelpy.model.job_phases import JobPhase
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies import shockwave
+from gavelpy.policies import shockwave, window_plans
 from gavelpy.policies.base import PolicyRun
 from gavelpy.policies.phase_forecasts import forecast
 from gavelpy.policies.shockwave import Shockwave
@@ -88,6 +88,17 @@ def test_plan_of_gangs_is_feasible_and_the_bound_holds(seed: int) -> None:
     assert math.isfinite(value)
     assert value <= best_of_all(problem) + 1e-9
     assert bound >= best_of_all(problem) - 1e-9
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_program_of_very_many_places_is_searched_too(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = window(seed, gangs=True, jobs=40, rounds=20)
+    monkeypatch.setattr(window_plans, "NODES_OF_PLACES", len(problem.job) - 1)  # fewer than places
+
+    found = best_numbers(problem)
+
+    assert found is not None
+    assert 0 < found.number @ problem.gpus <= problem.counts[0] * problem.rounds
 
 
 def test_least_progress_is_kept_or_no_plan_is_found() -> None:
