@@ -7,7 +7,7 @@ import signal
 from contextlib import ExitStack
 from pathlib import Path
 
-from gavelpy.runtime.lease_files import LeaseOutcome, read_progress, step_name, whole_checkpoints
+from gavelpy.runtime.lease_files import LeaseOutcome, clock_s, read_progress, step_name, whole_checkpoints
 from tests.runtime.shim.driver import Shim, on_the_edge, started, wait_for
 
 COUNTS = """
@@ -160,8 +160,10 @@ def test_all_ranks_write_one_checkpoint_on_the_cadence_and_at_the_stop(tmp_path:
 def test_gang_that_loses_a_rank_ends_with_its_lease(tmp_path: Path) -> None:
     with ExitStack() as stack:
         first, second = gang(stack, tmp_path)
-        on_the_edge(lambda: _steps(second.directory, 0) > 0, 4.0, first)
+        wait_for(lambda: all(_steps(shim.directory, 0) > 0 for shim in (first, second)))
         second.order(kill=True)
+        second.end()
+        first.order(until_clock_s=clock_s() + 2.0)
         end = first.end()
 
     assert end.outcome is LeaseOutcome.STOPPED
