@@ -205,13 +205,15 @@ def comparisons(results: Sequence[Result]) -> list[Figure]:
 
 
 def key_metrics(results: Sequence[Result]) -> list[Bars]:
-    """Bars of four metrics."""
+    """Bars of four metrics, without those that no run has."""
     palette = colours(results)
     labels = tuple(result.label for result in results)
     found = []
     for column in (next(column for column in COLUMNS if column.field == name) for name in _KEY_METRICS):
         filled = cells(column, results)
         values = tuple(float(getattr(result.metrics, column.field)) for result in results)
+        if all(map(math.isnan, values)):
+            continue
         longest = max((v for v in values if math.isfinite(v)), default=0.0) or 1.0
         found.append(
             Bars(

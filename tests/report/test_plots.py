@@ -1,5 +1,7 @@
 """The data and colours of the report's plots."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -179,3 +181,14 @@ def test_delivered_counts_time_where_it_was_owed() -> None:
     )
 
     assert timeline.delivered(result) == pytest.approx(0.4)
+
+
+def test_key_metrics_are_those_that_some_run_has() -> None:
+    without = replace(make_result("las"), metrics=replace(make_result("las").metrics, ftf_worst=float("nan")))
+
+    assert len(plots.key_metrics([without, make_result("fifo")])) == 4
+    assert [bars.title.partition(" [")[0] for bars in plots.key_metrics([without])] == [
+        "avg JCT",
+        "p99 JCT",
+        "makespan",
+    ]
