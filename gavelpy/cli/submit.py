@@ -183,9 +183,15 @@ def _submit_and_wait(client: Client, jobs: Sequence[client_pb2.JobDescription], 
     from gavelpy.cli.wait import finish_with, wait_for
 
     answer = client.submit(jobs, key=key)
-    notify(f"{len(jobs):,} jobs submitted: {_named(answer)}")
+    notify(f"{len(jobs):,} {'job' if len(jobs) == 1 else 'jobs'} submitted: {_named(answer)}")
     _warn(answer)
-    finish_with(wait_for(client, [str(job.job) for job in answer.jobs]), output)
+    numbers = [job.job for job in answer.jobs]
+    try:
+        found = wait_for(client, list(map(str, numbers)))
+    except KeyboardInterrupt:
+        notify(f"still submitted; wait again: gavel wait {_listed(numbers)}; end: gavel cancel {_listed(numbers)}")
+        raise
+    finish_with(found, output)
 
 
 def _show_submitted(answer: client_pb2.SubmitJobsResponse, output: Output) -> None:
@@ -213,8 +219,13 @@ def _show_next_steps(numbers: Sequence[int]) -> None:
     first = numbers[0]
     notify(f"output:       gavel logs {first} --follow")
     notify(f"why it waits: gavel explain {first}")
-    several = f"{first} {'... ' if len(numbers) > 2 else ''}{numbers[-1]}" if len(numbers) > 1 else str(first)
-    notify(f"until over:   gavel wait {several}")
+    notify(f"until over:   gavel wait {_listed(numbers)}")
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    """The first and the last number."""
+    more = f" {'... ' if len(numbers) > 2 else ''}{numbers[-1]}" if len(numbers) > 1 else ""
+    return f"{numbers[0]}{more}"
 
 
 def _show_forecasts(answer: client_pb2.SubmitJobsResponse, output: Output) -> None:

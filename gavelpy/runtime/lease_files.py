@@ -164,6 +164,7 @@ class Progress:
     saves_at_end: bool = False  # it writes a checkpoint when its lease ends, so the job is preemptible
     steps_total: float = 0.0  # steps of the job in all, as this rank has counted them; 0 = not announced
     gpu_memory_gib: float = 0.0  # the most that this rank has used of a GPU; 0 = not known
+    save_error: str = ""  # why its last checkpoint failed; empty = it has not
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -99,6 +103,22 @@ def test_job_starts_after_those_it_names(cli: Gavel) -> None:
     ends_s = [jobs[f"prepare-{index}"]["ended_at_s"] for index in (0, 1)]
     assert max(ends_s) <= jobs["train"]["started_at_s"]
     assert jobs["train"]["after"] == [f"{jobs['prepare-0']['job']}:ok", f"{jobs['prepare-1']['job']}:ok"]
+
+
+def test_ctrl_c_while_submit_waits_names_the_job_that_goes_on(cli: Gavel) -> None:
+    command = [str(Path(sys.executable).with_name("gavel")), "submit", "--name", "long", "--steps", "9", "--wait"]
+    with subprocess.Popen([*command, "--", "sleep", "99"], stderr=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stderr is not None
+        assert "1 job submitted" in waiting.stderr.readline()
+        time.sleep(0.5)  # until it waits
+        waiting.send_signal(signal.SIGINT)
+        said = waiting.stderr.read()
+
+    (job,) = cli("status", "long", "-o", "json").json["jobs"]
+    assert waiting.returncode == 130
+    assert f"still submitted; wait again: gavel wait {job['job']}; end: gavel cancel {job['job']}\n" in said
+    assert job["state"] in ("waiting", "starting", "running")
+    cli("cancel", "long")
 
 
 def test_job_further_down_in_a_file_cannot_come_first(cli: Gavel) -> None:

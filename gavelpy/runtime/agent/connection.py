@@ -255,6 +255,8 @@ def report_of(folder: LeaseDirectory) -> agent_pb2.LeaseReport:
         report.exit_code = end.exit_code if end.exit_code in _EXIT_CODES else -1
         report.failure = _FAILURES.get(end.failure, agent_pb2.FAILURE_CLASS_UNSPECIFIED)
         report.detail = end.detail[:DETAIL_CHARACTERS_MAX]
+    elif progress.save_error:
+        report.detail = f"checkpoints fail: {progress.save_error}"[:DETAIL_CHARACTERS_MAX]
     return report
 
 

@@ -75,10 +75,10 @@ class LeaseLoop:
         self._steps = self._saved_steps = self._first_steps = start.steps
         self._over = self._finished = self._stopped = self._terminated = False
         self._due: Callable[[], None] | None = None
-        self._due_at_s = 0.0
+        self._due_at_s = self._slowest_s = 0.0
+        self._save_error = ""
         self._start_at(start)
         now_s = self._at_s = self._checkpoint_at_s = clock_s()
-        self._slowest_s = 0.0
         self._check_at_s = now_s
         self._saves = self._check_at_steps = 0  # checks after the first step
         self._meter = RateMeter(now_s, start.steps)
@@ -295,6 +295,7 @@ class LeaseLoop:
             if self._all_save:
                 raise
             self._due_at_s, self._checkpoint_at_s = 0.0, clock_s()
+            self._save_error = f"{type(error).__name__}: {error.strerror or error}"
             _logger.warning("checkpoint at step %d failed: %s", self._steps, error)
 
     def _checkpoint(self) -> None:
@@ -309,14 +310,12 @@ class LeaseLoop:
         except LeaseExpired:
             self._abandon()
             raise
-        self._saved_steps = self._steps
-        self._checkpoint_at_s = clock_s()
-        self._due_at_s = 0.0
+        self._saved_steps, self._save_error = self._steps, ""
+        self._checkpoint_at_s, self._due_at_s = clock_s(), 0.0
         self._known_checkpoint_s = max(self._checkpoint_at_s - began_s, 0.5 * self._known_checkpoint_s)
         self._meter.add_idle(self._checkpoint_at_s - began_s)
         if self._watch and self._context.rank == 0:
-            on_record = self._watch.lease.steps_saved
-            self._writer.prune(on_record)
+            self._writer.prune(on_record := self._watch.lease.steps_saved)
             if on_record > self._first_steps:  # a checkpoint of this lease
                 self._writer.prune_earlier()
 
@@ -384,6 +383,7 @@ class LeaseLoop:
             saves_at_end=self._saves_at_end,
             steps_total=self._in_all,
             gpu_memory_gib=peak_gpu_gib(),
+            save_error=self._save_error,
         )
 
     def _handle_sigterm(self) -> None:

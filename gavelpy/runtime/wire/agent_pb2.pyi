@@ -504,7 +504,7 @@ class LeaseReport(_message.Message):
     exit_code: _builtins.int
     """of the process that decided the outcome; -n = killed by signal n"""
     detail: _builtins.str
-    """one sentence for people: why it ended or failed"""
+    """one sentence for people: why it ended or failed, or what goes wrong meanwhile"""
     shim_process: _builtins.int
     """id of the process that holds the lease on the node; 0 = not started"""
     shim_process_start: _builtins.int

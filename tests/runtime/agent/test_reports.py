@@ -26,3 +26,15 @@ def reported(state: Path, steps_saved: float) -> float:
 @pytest.mark.parametrize(("saved", "told"), [(45.0, 30.0), (60.0, 60.0)])
 def test_checkpoint_of_an_earlier_lease_is_not_reported_as_its_own(tmp_path: Path, saved: float, told: float) -> None:
     assert reported(tmp_path, saved) == told
+
+
+def test_a_checkpoint_that_fails_is_reported_until_one_succeeds(tmp_path: Path) -> None:
+    directory = launched(tmp_path)
+    lease_files.write_launch(directory, Launch(7, 3, ("true",), "/", {}, ({}, {})))
+    told = []
+    for error in ("", "OSError: No space left on device", ""):
+        lease_files.write_progress(directory, 1, Progress(70.0, save_error=error))
+        (folder,) = make_registry(tmp_path).folders
+        told.append(report_of(folder).detail)
+
+    assert told == ["", "checkpoints fail: OSError: No space left on device", ""]

@@ -221,6 +221,23 @@ def test_a_checkpoint_counts_although_its_lease_fails_later() -> None:
     assert bench.core.jobs.steps_saved[0] == 60.0
 
 
+def test_trouble_of_a_running_lease_is_noted_once() -> None:
+    bench = Bench(("n0", 1))
+    bench.submit("a")
+    bench.wake()
+    bench.orders("n0")
+    bench.say("n0", part(0, 0))
+
+    first, *later = [
+        bench.say("n0", part(0, 0, detail=f"checkpoints {what}")) for what in ("fail", "fail", "fail again")
+    ]
+
+    (note,) = first
+    assert isinstance(note, JobAnnotated)
+    assert (note.job, note.lease, note.text) == (0, 0, "checkpoints fail")
+    assert later == [[], []]
+
+
 def test_what_a_killed_lease_saves_does_not_count() -> None:
     bench = Bench(("n0", 1))
     bench.submit("a")

@@ -109,6 +109,18 @@ def test_killed_job_has_done_what_it_has_saved(tmp_path: Path) -> None:
     assert 0 < end.steps_done == end.steps_saved <= whole_checkpoints(tmp_path / "c")[-1]
 
 
+def test_checkpoints_that_fail_are_in_its_progress_until_one_succeeds(tmp_path: Path) -> None:
+    script = COUNTS.replace("def save(directory):", "def save(directory):\n    open(os.environ['DISK']).close()")
+    disk = tmp_path / "disk"
+    more = environment(tmp_path / "c", GAVEL_CHECKPOINT_EVERY_S="0.05", GAVEL_STEPS_TOTAL="1000000", DISK=str(disk))
+    with started(tmp_path, script, environment=more) as shim:
+        wait_for(lambda: _save_error(tmp_path) == "FileNotFoundError: No such file or directory")
+        disk.touch()
+        wait_for(lambda: _saved(tmp_path) > 0 and not _save_error(tmp_path))
+        shim.order(stop=True)
+        shim.end()
+
+
 def test_crash_of_a_job_is_a_failure_with_what_it_has_saved(tmp_path: Path) -> None:
     more = environment(tmp_path / "c", GAVEL_CHECKPOINT_EVERY_S="0.1", GAVEL_STEPS_TOTAL="1000000")
     with started(tmp_path, COUNTS, environment=more) as shim:
@@ -180,6 +192,11 @@ def _steps(directory: Path, local_rank: int) -> float:
 def _saved(directory: Path) -> float:
     progress = read_progress(directory, 0)
     return progress.steps_saved if progress else 0.0
+
+
+def _save_error(directory: Path) -> str:
+    progress = read_progress(directory, 0)
+    return progress.save_error if progress else ""
 
 
 def _counts(directory: Path) -> tuple[str, str]:

@@ -61,13 +61,14 @@ class AssignmentRecord:
 
 @dataclass(frozen=True)
 class LeaseProgress:
-    """Steps done, saved and in all, and the rate."""
+    """Steps done, saved and in all, the rate, and what goes wrong."""
 
     steps_done: float = 0.0
     steps_saved: float = 0.0
     rate_steps_per_s: float = 0.0
     steps_total: float = 0.0  # that its ranks announced; 0 = none has
     gpu_memory_gib: float = 0.0  # the most that a rank reported to have used of a GPU; 0 = none has
+    save_error: str = ""  # why a rank's last checkpoint failed; empty = none has
 
 
 @dataclass(eq=False)
@@ -384,8 +385,7 @@ class LeaseDirectory:
     def _update_progress(self, now_clock_s: float) -> None:
         assert self.launch is not None, "only called after a launch"
         began = self.launch.steps_done
-        if self._reports:
-            reports = self._reports.values()
+        if reports := self._reports.values():
             is_whole = len(self._reports) == self.launch.local_ranks
             self.progress = LeaseProgress(
                 min(report.steps_done for report in reports) if is_whole else began,
@@ -393,6 +393,7 @@ class LeaseDirectory:
                 min(report.rate_steps_per_s for report in reports) if is_whole else 0.0,
                 min((report.steps_total for report in reports if report.steps_total), default=0.0),
                 max(report.gpu_memory_gib for report in reports),
+                next((report.save_error for report in reports if report.save_error), ""),
             )
         elif self.shim is not None and self.shim.phase is not ShimPhase.STARTING:
             ran_s = max(0.0, now_clock_s - self.shim.started_clock_s)

@@ -64,6 +64,7 @@ class LeaseEvents:
         self.timed: set[int] = set()  # their starts or stops were measured
         self.declared: set[int] = set()  # their programs save when they end; new to the core
         self.moved: set[int] = set()  # with progress that is new to the core
+        self.troubled: set[int] = set()  # their nodes report trouble for the first time
         self.metered: set[int] = set()  # with metrics that are new to the core
         self.compared: set[int] = set()  # of these, with a value at which jobs of an app are compared
         self.done: list[int] = []  # their jobs have completed the last step
@@ -72,7 +73,7 @@ class LeaseEvents:
     @property
     def has_events(self) -> bool:
         """Whether `drain` would return events."""
-        noted = self.saved or self.announced or self.measured or self.timed
+        noted = self.saved or self.announced or self.measured or self.timed or self.troubled
         return bool(self.started or self.declared or noted or self.done or self.ended or self.compared)
 
     def drain(self, late: Sequence[Lease], jobs: JobTable) -> list[Event]:
@@ -94,6 +95,7 @@ class LeaseEvents:
             events.append(CheckpointSaved(*columns_of(saved, [lease.steps_saved for lease in saved])))
         if done := [lease for number in self.done if not (lease := self._leases[number]).is_end_reported]:
             events.append(LastStepReported(*columns_of(done, [0.0] * len(done))[:2]))
+        events.extend(JobAnnotated(lease.job, lease.lease, lease.trouble) for lease in self._of(self.troubled))
         events.extend(JobAnnotated(lease.job, lease.lease, note) for lease in ended if (note := note_of(lease)))
         groups: defaultdict[tuple[Outcome, bool, FailureClass], list[Lease]] = defaultdict(list)
         for lease in ended:
@@ -107,7 +109,7 @@ class LeaseEvents:
             events.append(LeaseEnded(*columns_of(group, counted), outcome, by_time, failure))
         self.started, self.ended, self.done = [], [], []
         self.saved, self.declared, self.announced, self.measured = set(), set(), set(), set()
-        self.timed, self.compared = set(), set()
+        self.timed, self.compared, self.troubled = set(), set(), set()
         return events
 
     def advance(self, lease: Lease, jobs: JobTable, now_s: float) -> None:
@@ -124,6 +126,9 @@ class LeaseEvents:
                 lease.turn.stepped(now_s)
                 self._time(lease)
         lease.was_by_time = by_time
+        if not lease.trouble and (trouble := _trouble_of(lease)):
+            lease.trouble = trouble
+            self.troubled.add(lease.lease)
         known_gib = max(lease.gpu_memory_gib, jobs.measured_gib.get(lease.job, 0.0))
         if (peak_gib := gpu_memory_of(lease)) > _NOTABLE * known_gib:
             lease.gpu_memory_gib = peak_gib
@@ -161,6 +166,12 @@ class LeaseEvents:
 
     def _of(self, numbers: Collection[int]) -> list[Lease]:
         return [lease for number in sorted(numbers) if (lease := self._leases.get(number))]
+
+
+def _trouble_of(lease: Lease) -> str:
+    """What a node reports of a lease that runs there, for users; empty = nothing."""
+    reports = (part.report for part in lease.parts.values() if part.end is None)
+    return next((r.detail for r in reports if r is not None and r.phase is not Phase.ENDED and r.detail), "")
 
 
 class LateEnds:

@@ -160,6 +160,7 @@ class Lease:
         self.announced_steps = 0.0  # by its program; 0 = none
         self.gpu_memory_gib = 0.0  # used of a GPU, as reported to the core
         self.metrics: dict[str, MetricPoint] = {}  # as reported last
+        self.trouble = ""  # the first that a node reported while it ran, for users
         self.was_by_time = False  # its steps were estimated from time when they were last reported
         self.restart_count = 0
         self.resume_lease = -1
