@@ -209,14 +209,13 @@ def _kept(place: Place) -> Ratio:
 
     "again" measures the second answer to each problem.
     """
-    how, _, name = place.what.partition(" ")
-    policy, solver = policy_from(name), Solver()
+    policy, solver = policy_from(place.what.removeprefix(KEPT).removeprefix(AGAIN)), Solver()
     drawn = draw(place.jobs, 3, Mix.DISTINCT, load=place.load, seed=1, spare=CHANGES)
     problems = [drawn.problem(rows) for rows in drawn.changes(place.jobs, CHANGES)]
     warm_s, cold_s = [], []
     policy.allocate(problems[0], solver)
     for problem in problems[1:]:
-        if f"{how} " == AGAIN:
+        if place.what.startswith(AGAIN):
             policy.allocate(replace(problem), solver)
         began_s = time.process_time()
         warm = policy.allocate(problem, solver)

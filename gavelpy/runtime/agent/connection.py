@@ -18,7 +18,7 @@ import grpc
 import grpc.aio
 
 from gavelpy import __version__
-from gavelpy.errors import RemoteViolation
+from gavelpy.errors import RemoteViolation, one_line
 from gavelpy.runtime.addresses import Turns, addresses_of
 from gavelpy.runtime.agent.checkpoint_watch import DirectoryAvailability, DirectoryStatus
 from gavelpy.runtime.agent.config import NodeConfig
@@ -256,7 +256,7 @@ def report_of(folder: LeaseDirectory) -> agent_pb2.LeaseReport:
         report.failure = _FAILURES.get(end.failure, agent_pb2.FAILURE_CLASS_UNSPECIFIED)
         report.detail = end.detail[:DETAIL_CHARACTERS_MAX]
     elif progress.save_error:
-        report.detail = f"checkpoints fail: {progress.save_error}"[:DETAIL_CHARACTERS_MAX]
+        report.detail = f"a checkpoint failed: {one_line(progress.save_error)}"[:DETAIL_CHARACTERS_MAX]
     return report
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, Self
 
-from gavelpy.errors import InvalidInput, LeaseExpired
+from gavelpy.errors import InvalidInput, LeaseExpired, one_line
 from gavelpy.runtime.iterator.barrier import NEVER, NO_GATE, Barrier
 from gavelpy.runtime.iterator.checkpoints import CheckpointWriter, DataPosition, check_ranks, read_position
 from gavelpy.runtime.iterator.lease_watch import LeaseWatch, peak_gpu_gib, read_context
@@ -295,7 +295,7 @@ class LeaseLoop:
             if self._all_save:
                 raise
             self._due_at_s, self._checkpoint_at_s = 0.0, clock_s()
-            self._save_error = f"{type(error).__name__}: {error.strerror or error}"
+            self._save_error = one_line(f"{type(error).__name__}: {error.strerror or error}")
             _logger.warning("checkpoint at step %d failed: %s", self._steps, error)
 
     def _checkpoint(self) -> None:

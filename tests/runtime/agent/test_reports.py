@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from gavelpy.runtime import lease_files
-from gavelpy.runtime.agent.connection import report_of
+from gavelpy.runtime.agent.connection import DETAIL_CHARACTERS_MAX, report_of
 from gavelpy.runtime.lease_files import Launch, LeaseOutcome, Progress
 from tests.runtime.agent.test_lease_registry import launched, make_registry
 
@@ -37,4 +38,18 @@ def test_a_checkpoint_that_fails_is_reported_until_one_succeeds(tmp_path: Path) 
         (folder,) = make_registry(tmp_path).folders
         told.append(report_of(folder).detail)
 
-    assert told == ["", "checkpoints fail: OSError: No space left on device", ""]
+    assert told == ["", "a checkpoint failed: OSError: No space left on device", ""]
+
+
+@pytest.mark.parametrize("error", ["\ud800", "two\nlines \x1b[31m", "x" * 100_000])
+def test_a_job_cannot_spoil_the_report_by_what_it_calls_an_error(tmp_path: Path, error: str) -> None:
+    directory = launched(tmp_path)
+    lease_files.write_launch(directory, Launch(7, 3, ("true",), "/", {}, ({}, {})))
+    (directory / lease_files.progress_file(0)).write_text(json.dumps({"steps_done": 1.0, "save_error": error}))
+    (folder,) = make_registry(tmp_path).folders
+
+    detail = report_of(folder).detail
+
+    assert detail.startswith("a checkpoint failed: ")
+    assert detail.isprintable()
+    assert len(detail) <= DETAIL_CHARACTERS_MAX

@@ -228,13 +228,11 @@ def test_trouble_of_a_running_lease_is_noted_once() -> None:
     bench.orders("n0")
     bench.say("n0", part(0, 0))
 
-    first, *later = [
-        bench.say("n0", part(0, 0, detail=f"checkpoints {what}")) for what in ("fail", "fail", "fail again")
-    ]
+    first, *later = [bench.say("n0", part(0, 0, detail=detail)) for detail in ("a failed", "a failed", "b failed")]
 
     (note,) = first
     assert isinstance(note, JobAnnotated)
-    assert (note.job, note.lease, note.text) == (0, 0, "checkpoints fail")
+    assert (note.job, note.lease, note.text) == (0, 0, "a failed")
     assert later == [[], []]
 
 

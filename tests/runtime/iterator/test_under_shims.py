@@ -121,6 +121,15 @@ def test_checkpoints_that_fail_are_in_its_progress_until_one_succeeds(tmp_path: 
         shim.end()
 
 
+def test_an_error_with_any_characters_does_not_spoil_the_progress(tmp_path: Path) -> None:
+    script = COUNTS.replace("def save(directory):", "def save(directory):\n    raise OSError('bad \\udc80 \\0 name')")
+    more = environment(tmp_path / "c", GAVEL_CHECKPOINT_EVERY_S="0.05", GAVEL_STEPS_TOTAL="1000000")
+    with started(tmp_path, script, environment=more) as shim:
+        wait_for(lambda: _save_error(tmp_path) == r"OSError: bad \udc80 \x00 name")
+        shim.order(kill=True)
+        shim.end()
+
+
 def test_crash_of_a_job_is_a_failure_with_what_it_has_saved(tmp_path: Path) -> None:
     more = environment(tmp_path / "c", GAVEL_CHECKPOINT_EVERY_S="0.1", GAVEL_STEPS_TOTAL="1000000")
     with started(tmp_path, COUNTS, environment=more) as shim:
