@@ -8,13 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from gavelpy.runtime.local_cluster import LocalCluster, LocalNode
 from tests.cli.commands import Gavel
 from tests.cli.test_cluster import FAST, LONG, LONG_STEPS, QUICK, submit
+from tests.cli.test_progress import GAVEL
 from tests.runtime.client.serving import until
 
 
@@ -106,13 +106,13 @@ def test_job_starts_after_those_it_names(cli: Gavel) -> None:
 
 
 def test_ctrl_c_while_submit_waits_names_the_job_that_goes_on(cli: Gavel) -> None:
-    command = [str(Path(sys.executable).with_name("gavel")), "submit", "--name", "long", "--steps", "9", "--wait"]
-    with subprocess.Popen([*command, "--", "sleep", "99"], stderr=subprocess.PIPE, text=True) as waiting:
+    command = [*GAVEL, "submit", "--name", "long", "--steps", "9", "--wait", "--", "sleep", "99"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as waiting:
         assert waiting.stderr is not None
         assert "1 job submitted" in waiting.stderr.readline()
         time.sleep(0.5)  # until it waits
         waiting.send_signal(signal.SIGINT)
-        said = waiting.stderr.read()
+        said = waiting.communicate(timeout=60)[1]
 
     (job,) = cli("status", "long", "-o", "json").json["jobs"]
     assert waiting.returncode == 130
