@@ -17,7 +17,8 @@ are not preemptible start there only on GPUs beyond the size of the gang; those 
 preemptible may use the reserved GPUs, as they leave them when the gang can start. The number of missing GPUs therefore
 never grows while nodes stay up, and each end of an exempt job lowers it. When enough GPUs are open, the gang is in the
 problem of the policy again, and it is marked. If the policy gives it no share of time, its reservation ends. A gang
-that is in a pause after a failure, or that may still run on an unreachable node, has none.
+that is in a pause after a failure, or that may still run on an unreachable node, has none, and neither has one that
+limits of teams keep from ever running. What is guaranteed to a team is not reserved for gangs of others.
 
 Reservations are worked out from the tables for each plan.
 """
@@ -36,6 +37,7 @@ from gavelpy.mechanism.non_preemptible import NonPreemptible
 from gavelpy.mechanism.priority_classes import can_run_in_class, is_ranked
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.taking import Chosen, Reserved
+from gavelpy.mechanism.team_plan import can_ever_hold
 from gavelpy.model.arrays import Bools, Ints
 
 NO_GANG = -1
@@ -155,7 +157,10 @@ def waiting_gangs(
     rows = rows[non_preemptible.may_begin(jobs, rows, now_s)]
     if pool.any_unreachable:
         rows = rows[~jobs.marks(leases_on(jobs, pool, pool.unreachable))[rows]]
-    fits = can_run(jobs, pool, rows).any(axis=1)
+    could_run = can_run(jobs, pool, rows)
+    if settings.limits_teams and len(rows):
+        could_run &= can_ever_hold(jobs, pool, settings, rows)
+    fits = could_run.any(axis=1)
     is_next = jobs.held_type[rows] != NOT_HELD
     if is_solved:
         is_next &= jobs.total("target")[rows].any(axis=1)

@@ -65,7 +65,7 @@ class Left:
             return NOT_THERE
         if self._room is not None:
             return self._find_in(self._room, slot, need, job, partner)
-        free, key = self._open_to(job, partner)
+        free, key = self._open_to(need, job, partner)
         domain = slot if self._domains is None else self._domains.resolve(slot, need, free, key)
         return domain if domain != NOT_THERE and need <= free[domain] else NOT_THERE
 
@@ -91,18 +91,27 @@ class Left:
         reserved, kind = self._reserved, room.kind(job, partner)
         is_barred = reserved is not None and (reserved.barred[job] or (partner >= 0 and reserved.barred[partner]))
         for domain in self._domains.of_slot(slot):
-            gang = self._gang[domain] if is_barred else -1
-            behind = (room.kind(gang), self._gpus[domain]) if gang >= 0 and gang not in (job, partner) else None
+            waits = is_barred and not self._is_own(domain, need, job, partner) and self._gang[domain] >= 0
+            behind = (room.kind(self._gang[domain]), self._gpus[domain]) if waits else None
             if need <= self.free[domain] and room.fits(domain, kind, need, behind):
                 return domain
         return NOT_THERE
 
-    def _open_to(self, job: int, partner: int) -> tuple[list[int], int]:
+    def _is_own(self, domain: int, need: int, job: int, partner: int) -> bool:
+        """Whether a domain is reserved for these jobs, or for a gang from which guarantees of teams keep the GPUs."""
+        gang, domains, teams = self._gang[domain], self._domains, self._teams
+        if gang < 0 or gang in (job, partner):
+            return gang >= 0
+        if domains is None or teams is None or partner >= 0:
+            return False
+        return teams.owes(domains.kind(domain), need, job, gang)
+
+    def _open_to(self, need: int, job: int, partner: int) -> tuple[list[int], int]:
         """GPUs of each domain that these jobs may use, and a key for jobs with the same answer."""
         reserved = self._reserved
         if reserved is None or not (reserved.barred[job] or (partner >= 0 and reserved.barred[partner])):
             return self.free, -2
-        own = [domain for domain, gang in enumerate(self._gang) if gang >= 0 and gang in (job, partner)]
+        own = [domain for domain in range(len(self._gang)) if self._is_own(domain, need, job, partner)]
         if not own:
             return self._unreserved, -1
         return [self.free[k] if k in own else count for k, count in enumerate(self._unreserved)], job

@@ -61,6 +61,25 @@ def may_hold(jobs: JobTable, pool: GpuPool, settings: MechanismSettings, rows: I
     return limits_of_jobs(jobs, pool, settings, rows).fits(sizes.smallest(jobs, rows))
 
 
+def can_ever_hold(jobs: JobTable, pool: GpuPool, settings: MechanismSettings, rows: Ints) -> Bools:
+    """Whether each job could have its GPUs of each type if no other job held any, (K, T).
+
+    It could not beyond the quotas of its teams, nor, if it would not be preempted, where it needs GPUs that are
+    guaranteed to other teams.
+    """
+    limits = limits_of_jobs(jobs, pool, settings, rows)
+    least = sizes.smallest(jobs, rows)
+    found, T = limits.fits(least), limits.type_count
+    barred = np.flatnonzero(is_barred(jobs, settings, rows))
+    if not len(barred) or not limits.guaranteed[:, :T].any():
+        return found
+    limits = replace(limits, quota=limits.quota[:, :T], guaranteed=limits.guaranteed[:, :T], resources=())
+    empty = TeamRoom(limits, None, pool.usable_counts.astype(np.float64), limits, np.zeros(len(rows), dtype=np.bool_))
+    for k in barred.tolist():
+        found[k] &= [empty.allows(t, int(least[k]), k) for t in range(T)]
+    return found
+
+
 def held(jobs: JobTable, limits: TeamLimits, rows: Ints) -> Floats:
     """GPUs under leases of these jobs by their own team, (E, T); `limits` has their teams.
 

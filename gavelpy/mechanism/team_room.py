@@ -41,6 +41,12 @@ class TeamRoom:
         entries = self._entries(gpu_type, gpus, job, partner)
         return ledger.fits(*entries[0]) if len(entries) == 1 else all(ledger.fits(*entry) for entry in entries)
 
+    def owes(self, gpu_type: int, gpus: int, job: int, gang: int) -> bool:
+        """Whether so many GPUs of a type are still guaranteed to a team of the job that `gang`, a job, is not in."""
+        is_strict = self._strict is not None and self._barred[job]
+        ledger = self._strict if is_strict and self._strict is not None else self._plain
+        return ledger.owes(gpu_type, gpus, self._team[job], self._team[gang])
+
     def take(self, gpu_type: int, gpus: int, job: int, partner: int = -1) -> None:
         """Books the GPUs of a job or pair."""
         for entry in self._entries(gpu_type, gpus, job, partner):
@@ -98,6 +104,18 @@ class _Ledger:
                 self._left[column] -= amount
             else:
                 self._need[column][team] += amount
+
+    def owes(self, column: int, amount: float, team: int, other: int) -> bool:
+        """Whether so much more is guaranteed to a team, or to one above it, but to none that `other` is in or below."""
+        need, guaranteed = self._need[column], self._guaranteed[column]
+        shared = {CLUSTER}
+        while other != CLUSTER:
+            shared.add(other)
+            other = self._parent[other]
+        while team not in shared and amount > 0:
+            amount = max(need[team] + amount, guaranteed[team]) - max(need[team], guaranteed[team])
+            team = self._parent[team]
+        return amount <= 0
 
     def _more(self, column: int, amounts: Mapping[int, float], is_sum: bool) -> dict[int, float]:
         """What these amounts add to the need of each team up to the top, where that is not reserved already.

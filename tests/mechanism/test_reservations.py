@@ -13,6 +13,7 @@ from gavelpy.mechanism.original_gavel import QueueRule
 from gavelpy.mechanism.reasons import ReasonKind, reasons
 from gavelpy.mechanism.requests import NONE_OPEN
 from gavelpy.mechanism.snapshot import restore, snapshot
+from gavelpy.mechanism.teams import Team
 from gavelpy.model.job import JobSpec, NodeId
 from tests.mechanism.builders import answer, end, make_core, make_spec, running_core, start, tell, wake
 
@@ -114,6 +115,38 @@ def test_a_gang_that_may_still_run_on_an_unreachable_node_reserves_nothing() -> 
 
     assert core.jobs.lease[0] == -1
     assert core.jobs.lease[2] >= 0
+
+
+@pytest.mark.parametrize(
+    "teams",
+    [
+        (Team("of_gang", quota={"v100": 3}), Team("other")),
+        (Team("of_gang"), Team("other"), Team("third", guaranteed={"v100": 1})),
+    ],
+    ids=["beyond its quota", "with GPUs that are guaranteed to others"],
+)
+def test_a_gang_that_can_never_run_reserves_nothing(teams: tuple[Team, ...]) -> None:
+    core = running_core(make_spec("a", entity="other"), servers=[("v100", 4)], keep_unsaved=True, teams=teams)
+    tell(core, JobSubmitted(make_spec("gang", gpus=4, entity="of_gang")), 10.0)
+    tell(core, JobSubmitted(make_spec("b", entity="other")), 10.0)
+
+    plan(core, 10.0)
+
+    assert (core.jobs.lease[1], core.jobs.lease_type[2]) == (-1, 0)
+
+
+@pytest.mark.parametrize(("team_of_gang", "starts"), [("lab", True), ("owed", False)])
+def test_what_is_guaranteed_to_a_team_is_not_reserved_for_gangs_of_others(team_of_gang: str, *, starts: bool) -> None:
+    """Two of four GPUs are free, and one of them is guaranteed to a team of job c; the gang needs three."""
+    teams = (Team("lab"), Team("owed", parent="lab", guaranteed={"v100": 1}))
+    a, b = make_spec("a", entity="lab"), make_spec("b", entity="lab")
+    core = running_core(a, b, servers=[("v100", 4)], keep_unsaved=True, teams=teams)
+    tell(core, JobSubmitted(make_spec("gang", gpus=3, entity=team_of_gang)), 10.0)
+    tell(core, JobSubmitted(make_spec("c", entity="owed")), 10.0)
+
+    plan(core, 10.0)
+
+    assert (core.jobs.lease[3] >= 0) == starts
 
 
 def test_the_oldest_gang_reserves_first_and_the_next_another_type() -> None:
