@@ -222,10 +222,15 @@ def _show_next_steps(numbers: Sequence[int]) -> None:
     notify(f"until over:   gavel wait {_listed(numbers)}")
 
 
+_LISTED_MAX = 6
+
+
 def _listed(numbers: Sequence[int]) -> str:
-    """The first and the last number."""
-    more = f" {'... ' if len(numbers) > 2 else ''}{numbers[-1]}" if len(numbers) > 1 else ""
-    return f"{numbers[0]}{more}"
+    """These numbers as arguments that can be copied to a shell; many consecutive ones by `seq`."""
+    first, last = numbers[0], numbers[-1]
+    if len(numbers) > _LISTED_MAX and list(numbers) == list(range(first, last + 1)):
+        return f"$(seq {first} {last})"
+    return " ".join(map(str, numbers))
 
 
 def _show_forecasts(answer: client_pb2.SubmitJobsResponse, output: Output) -> None:

@@ -148,10 +148,13 @@ def test_submit_prints_the_next_commands_on_a_terminal(cli: Gavel) -> None:
 
 
 def test_submit_names_the_whole_array_in_the_next_commands(cli: Gavel) -> None:
-    out, errors = submitted_at_a_terminal("--name", "many", "--array", "0-2")
+    few, errors_of_few = submitted_at_a_terminal("--name", "few", "--array", "0-2")
+    many, errors_of_many = submitted_at_a_terminal("--name", "many", "--array", "0-9")
 
-    first, _, last = (line.split("\t")[0] for line in out.splitlines())
-    assert f"gavel wait {first} ... {last}" in errors
+    numbers = [line.split("\t")[0] for line in few.splitlines()]
+    first, *_, last = (line.split("\t")[0] for line in many.splitlines())
+    assert f"gavel wait {' '.join(numbers)}" in errors_of_few
+    assert f"gavel wait $(seq {first} {last})" in errors_of_many
 
 
 def test_submit_prints_no_next_commands_with_json(cli: Gavel) -> None:
