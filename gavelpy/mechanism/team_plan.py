@@ -7,8 +7,8 @@ beyond what is guaranteed to its own team: a *borrower* leaves then, also if `le
 job of the team could use after all is lent, first within the team above it: the queue is processed again for the jobs
 that got nothing.
 
-A job that may not be preempted once it runs could not give GPUs back. So it takes none that are guaranteed to others,
-whether or not they can use them now.
+A job that may not be preempted once it runs could not give GPUs back. So such jobs together leave what is guaranteed to
+others, whether or not they can use it now.
 
 Leases count in full until they end. Within a round no lease is taken back for what is guaranteed. GPUs reserved for
 users (`windows`) are not guaranteed to teams; their jobs count for quotas.
@@ -236,12 +236,23 @@ class TeamsOfPlan:
 
     def room(self, free: Ints, chosen: Chosen) -> TeamRoom:
         """What is left of these free GPUs (L,) after these jobs of the same class, which hold others."""
+        left, capacity = self._next_to(free, chosen)
+        strict = None
+        if self._barred.any():
+            stays = self._barred[chosen.jobs] | ((chosen.partner >= 0) & self._barred[chosen.partner])
+            gives = chosen.among(~stays & ((chosen.partner < 0) | (chosen.partner > chosen.jobs)))
+            free = free.copy()
+            np.add.at(free, gives.domains, gives.gpus)
+            strict = self._next_to(free, chosen.among(stays))
+        return TeamRoom(self._usable(left, chosen.jobs), strict, capacity, self._everyone, self._barred)
+
+    def _next_to(self, free: Ints, chosen: Chosen) -> tuple[TeamLimits, Floats]:
+        """The limits next to these jobs, and the capacity (K,) of these free GPUs (L,)."""
         left = self._left.less(self._of_chosen(chosen)) if len(chosen.jobs) else self._left
         capacity = self._by_type(free)
         if self._everyone.resources:
             capacity = np.concatenate([capacity, np.maximum(self._total - self._used_by(chosen), 0.0)])
-        strict = left if self._barred.any() else None
-        return TeamRoom(self._usable(left, chosen.jobs), strict, capacity, self._everyone, self._barred)
+        return left, capacity
 
     def lent(self, asked: Ints, chosen: Chosen) -> Iterator[TeamLimits]:
         """What is still guaranteed after the turn of these jobs: first without that of the lowest teams.

@@ -19,47 +19,58 @@ class TeamRoom:
     """What teams may still take while a plan processes its queue."""
 
     def __init__(
-        self, limits: TeamLimits, strict: TeamLimits | None, capacity: Floats, everyone: TeamLimits, barred: Bools
+        self,
+        limits: TeamLimits,
+        strict: tuple[TeamLimits, Floats] | None,
+        capacity: Floats,
+        everyone: TeamLimits,
+        barred: Bools,
     ) -> None:
-        """`strict`: with all that is guaranteed, for jobs that are `barred` (N,) from borrowing; None = the same.
+        """`strict`: limits and capacity that jobs which are `barred` (N,) from borrowing share among them; None = none.
 
-        `everyone` has the teams of all jobs (N,), and what they need.
+        These limits have all that is guaranteed, whether or not it is wanted now. `everyone` has the teams of all jobs
+        (N,), and what they need.
         """
         team, per_gpu = everyone.team, everyone.per_gpu
         self._capacity, self._team = capacity, team.tolist()
         self._per_gpu = per_gpu.tolist()
         self._columns = [limits.columns_of(t) for t in range(limits.type_count)]
         self._plain = _Ledger(limits, capacity)
-        self._strict = None if strict is None else _Ledger(strict, capacity)
+        self._strict = None if strict is None else _Ledger(*strict)
         self._barred: list[bool] = barred.tolist()
         self._taken: list[_Entry] = []
 
     def allows(self, gpu_type: int, gpus: int, job: int, partner: int = -1) -> bool:
         """Whether a job or pair may take so many GPUs, with the CPU cores and memory that it needs."""
-        is_barred = self._strict is not None and (self._barred[job] or (partner >= 0 and self._barred[partner]))
-        ledger = self._strict if is_barred and self._strict is not None else self._plain
         entries = self._entries(gpu_type, gpus, job, partner)
-        return ledger.fits(*entries[0]) if len(entries) == 1 else all(ledger.fits(*entry) for entry in entries)
+        if not all(self._plain.fits(*entry) for entry in entries):
+            return False
+        if self._strict is None or not self._stays(job, partner):
+            return True
+        return all(self._strict.fits(*entry) for entry in entries)
 
     def owes(self, gpu_type: int, gpus: int, job: int, gang: int) -> bool:
         """Whether so many GPUs of a type are still guaranteed to a team of the job that `gang`, a job, is not in."""
-        is_strict = self._strict is not None and self._barred[job]
-        ledger = self._strict if is_strict and self._strict is not None else self._plain
-        return ledger.owes(gpu_type, gpus, self._team[job], self._team[gang])
+        return self._plain.owes(gpu_type, gpus, self._team[job], self._team[gang])
 
     def take(self, gpu_type: int, gpus: int, job: int, partner: int = -1) -> None:
         """Books the GPUs of a job or pair."""
+        strict = self._strict if self._stays(job, partner) else None
         for entry in self._entries(gpu_type, gpus, job, partner):
             self._taken.append(entry)
             self._plain.book(*entry)
-            if self._strict is not None:
-                self._strict.book(*entry)
+            if strict is not None:
+                strict.book(*entry)
 
     def lend(self, limits: TeamLimits) -> None:
         """From now on, no more is guaranteed than by these limits."""
         self._plain = _Ledger(limits, self._capacity)
         for entry in self._taken:
             self._plain.book(*entry)
+
+    def _stays(self, job: int, partner: int) -> bool:
+        """Whether a job or pair could not give its GPUs back."""
+        return self._barred[job] or (partner >= 0 and self._barred[partner])
 
     def _entries(self, gpu_type: int, gpus: int, job: int, partner: int) -> Sequence[_Entry]:
         """What a job or pair takes of each column; of other resources than GPUs, each of a pair its own."""

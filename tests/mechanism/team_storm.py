@@ -28,6 +28,7 @@ from gavelpy.mechanism.events import (
 )
 from gavelpy.mechanism.invariants import check
 from gavelpy.mechanism.lifecycle import LAST_ALIVE, JobState
+from gavelpy.mechanism.non_preemptible import is_barred
 from gavelpy.mechanism.priority_classes import PriorityClass
 from gavelpy.mechanism.reasons import reasons
 from gavelpy.mechanism.teams import Team
@@ -229,20 +230,40 @@ class TeamStorm:
         for (name, t), count in self.held().items():
             assert count <= quota[name].get(TYPES[t], np.inf), f"{name} holds {count} {TYPES[t]}"
 
+    def promised_or_held(self, name: str, gpu_type: str) -> int:
+        """GPUs under lease of a team's own jobs, and of the teams below it at least what is guaranteed to them."""
+        jobs, guaranteed = self.core.jobs, {team.name: team.guaranteed.get(gpu_type, 0) for team in self.teams}
+        own = {
+            gpu
+            for row in jobs.leased.tolist()
+            if jobs.specs[row].entity == name and self.type_of(int(jobs.lease_type[row])) == TYPES.index(gpu_type)
+            for gpu in jobs.gpus_held(row).tolist()
+        }
+        below = [team.name for team in self.teams if team.parent == name]
+        return len(own) + sum(max(guaranteed[one], self.promised_or_held(one, gpu_type)) for one in below)
+
+    def fits(self, row: int, gpu_type: str, held: dict[tuple[str, int], int]) -> bool:
+        """Whether quotas leave a job so many more GPUs as it needs."""
+        quota, t, need = {team.name: team.quota for team in self.teams}, TYPES.index(gpu_type), self.core.jobs.gpus[row]
+        above = self.above(self.core.jobs.specs[row].entity)
+        return all(held[name, t] + need <= quota[name].get(gpu_type, np.inf) for name in above)
+
     def share(self, row: int, column: int) -> float:
-        """A job's share of a type that it can use now: not that next to a job that is over, which ends with it."""
-        jobs, claims = self.core.jobs, self.core.jobs.claims
+        """A job's share of a type that it can use now: next to a job that is over or beyond its quota, it has none."""
+        jobs, claims, held = self.core.jobs, self.core.jobs.claims, self.held()
+        gpu_type = self.core.pool.gpu_types[column]
         found = float(jobs.target[row, column])
         for k in range(claims.count):
             members = {int(claims.first[k]), int(claims.second[k])} - {-1}
             is_whole = all(jobs.state[one] <= LAST_ALIVE for one in members)
+            is_whole &= all(jobs.lease[one] >= 0 or self.fits(one, gpu_type, held) for one in members)
             found += float(claims.target[k]) * (row in members and claims.gpu_type[k] == column and is_whole)
         return found
 
     def check_owed(self) -> None:
         """Idle GPUs that are guaranteed to the team of a waiting job, on nodes that it may use: it must have them."""
         core, jobs, pool, held = self.core, self.core.jobs, self.core.pool, self.held()
-        quota, floor = ({team.name: getattr(team, name) for team in self.teams} for name in ("quota", "guaranteed"))
+        floor = {team.name: team.guaranteed for team in self.teams}
         waiting = jobs.active[jobs.state[jobs.active] == JobState.WAITING]
         waiting = waiting[core.runnable(waiting) & (jobs.part[waiting] == 0) & (jobs.smallest[waiting] == 0)]
         if self.features & {"classes", "reserved"}:  # GPUs may be kept for a class, or for users
@@ -255,9 +276,14 @@ class TeamStorm:
                     continue  # it is divided in proportion
                 if not core.settings.fill_leftover and not self.share(row, column) > 0:
                     continue
-                if any(held[name, t] + need > quota[name].get(TYPES[t], np.inf) for name in chain):
+                if not self.fits(row, TYPES[t], held):
                     continue
-                owed = [name for name in chain if held[name, t] + need <= floor[name].get(TYPES[t], 0)]
+                has = {name: held[name, t] for name in chain}
+                if is_barred(jobs, core.settings, np.array([row]))[
+                    0
+                ]:  # it could not give back what teams below are owed
+                    has = {name: self.promised_or_held(name, TYPES[t]) for name in chain}
+                owed = [name for name in chain if has[name] + need <= floor[name].get(TYPES[t], 0)]
                 marked = np.flatnonzero(jobs.held_type[: jobs.count] == column).tolist()
                 kept = {name for other in marked for name in self.above(jobs.specs[other].entity)}
                 allowed = [n in spec.nodes or not spec.nodes for n in pool.node_ids]

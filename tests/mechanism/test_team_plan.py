@@ -105,6 +105,26 @@ def test_a_job_that_cannot_be_preempted_gets_what_is_guaranteed_to_its_team_next
     assert share_of_all(core) == [0, 1, 2, 3]
 
 
+def test_a_job_that_cannot_be_preempted_gets_what_is_guaranteed_next_to_a_protected_borrower() -> None:
+    """Job 0 borrows the GPU of team a, which has no jobs; its share is now on a K80, but its lease is protected."""
+    teams = (Team("a", guaranteed={"v100": 1}), Team("b", guaranteed={"v100": 2}), Team("c"))
+    specs = (
+        make_spec("x", entity="c", preemptible=True, rates={"v100": 10.0, "k80": 5.0}),
+        make_spec("y", entity="b"),
+        make_spec("z", entity="b"),
+    )
+    servers = (("v100", 3), ("k80", 1))
+    core = make_core(*specs[:2], servers=servers, teams=teams, keep_unsaved=True, lease_min_s=3600.0)
+    wake(core)
+    start(core, *share_of_all(core))
+    tell(core, JobSubmitted(specs[2]), core.round_end_s)
+    wake(core)
+    answer(core, (0, 1, 1.0), (2, 0, 1.0))
+    wake(core, core.round_end_s)
+
+    assert core.jobs.lease_type[[0, 1, 2]].tolist() == [0, 0, 0]
+
+
 def test_a_gang_that_could_never_run_without_borrowing_has_that_reason() -> None:
     teams = (Team("a", guaranteed={"v100": 3}), Team("c", parent="a", guaranteed={"v100": 2}), Team("b"))
     lent = [make_spec(f"l{k}", entity="b", preemptible=True) for k in range(4)]
