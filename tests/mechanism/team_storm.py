@@ -220,27 +220,24 @@ class TeamStorm:
     def type_of(self, column: int) -> int:
         return TYPES.index(self.core.pool.gpu_types[column])
 
-    def promised(self, above: str, gpu_type: str) -> int:
-        """GPUs that are guaranteed to the teams right below a team, or to those that are below none."""
-        below = [team for team in self.teams if team.parent == above]
-        return sum(max(team.guaranteed.get(gpu_type, 0), self.promised(team.name, gpu_type)) for team in below)
-
     def check_quotas(self) -> None:
         quota = {team.name: team.quota for team in self.teams}
         for (name, t), count in self.held().items():
             assert count <= quota[name].get(TYPES[t], np.inf), f"{name} holds {count} {TYPES[t]}"
 
-    def promised_or_held(self, name: str, gpu_type: str) -> int:
-        """GPUs under lease of a team's own jobs, and of the teams below it at least what is guaranteed to them."""
-        jobs, guaranteed = self.core.jobs, {team.name: team.guaranteed.get(gpu_type, 0) for team in self.teams}
+    def promised_or_kept(self, name: str, gpu_type: str) -> int:
+        """GPUs that a team's own jobs hold and could not give back, and at least what is guaranteed to teams below."""
+        core, jobs = self.core, self.core.jobs
+        guaranteed = {team.name: team.guaranteed.get(gpu_type, 0) for team in self.teams}
+        rows = jobs.leased[is_barred(jobs, core.settings, jobs.leased)]
         own = {
             gpu
-            for row in jobs.leased.tolist()
+            for row in rows.tolist()
             if jobs.specs[row].entity == name and self.type_of(int(jobs.lease_type[row])) == TYPES.index(gpu_type)
             for gpu in jobs.gpus_held(row).tolist()
         }
         below = [team.name for team in self.teams if team.parent == name]
-        return len(own) + sum(max(guaranteed[one], self.promised_or_held(one, gpu_type)) for one in below)
+        return len(own) + sum(max(guaranteed[one], self.promised_or_kept(one, gpu_type)) for one in below)
 
     def fits(self, row: int, gpu_type: str, held: dict[tuple[str, int], int]) -> bool:
         """Whether quotas leave a job so many more GPUs as it needs."""
@@ -272,18 +269,17 @@ class TeamStorm:
             spec, chain = jobs.specs[row], self.above(jobs.specs[row].entity)
             for column in np.flatnonzero(jobs.rate[row] > 0).tolist():
                 t, need = self.type_of(column), spec.gpus
-                if self.promised("", TYPES[t]) > pool.counts[column]:
+                if self.promised_or_kept("", TYPES[t]) > pool.counts[column]:
                     continue  # it is divided in proportion
                 if not core.settings.fill_leftover and not self.share(row, column) > 0:
                     continue
                 if not self.fits(row, TYPES[t], held):
                     continue
-                has = {name: held[name, t] for name in chain}
-                if is_barred(jobs, core.settings, np.array([row]))[
-                    0
-                ]:  # it could not give back what teams below are owed
-                    has = {name: self.promised_or_held(name, TYPES[t]) for name in chain}
-                owed = [name for name in chain if has[name] + need <= floor[name].get(TYPES[t], 0)]
+                owed = [name for name in chain if held[name, t] + need <= floor[name].get(TYPES[t], 0)]
+                if is_barred(jobs, core.settings, np.array([row]))[0]:
+                    # It could not give back what teams below are owed.
+                    kept_of = {name: self.promised_or_kept(name, TYPES[t]) for name in owed}
+                    owed = [name for name in owed if kept_of[name] + need <= floor[name][TYPES[t]]]
                 marked = np.flatnonzero(jobs.held_type[: jobs.count] == column).tolist()
                 kept = {name for other in marked for name in self.above(jobs.specs[other].entity)}
                 allowed = [n in spec.nodes or not spec.nodes for n in pool.node_ids]
