@@ -10,6 +10,8 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 
@@ -20,14 +22,24 @@ _SERVERS = tuple(
 )
 
 
+@cache
 def why_not() -> str:
-    """The reason why no directory can be mounted here; empty = one can."""
+    """The reason why no directory can be mounted here; empty = one can. In CI, only FUSE itself may be missing."""
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        return "/dev/fuse cannot be used"
     missing = [program for program in ("sshfs", "fusermount3") if shutil.which(program) is None]
-    if missing:
-        return f"{missing[0]} is not installed"
     if not any(server.exists() for server in _SERVERS):
-        return "sftp-server is not installed"
-    return "" if os.access("/dev/fuse", os.R_OK | os.W_OK) else "/dev/fuse cannot be used"
+        missing.append("sftp-server")
+    if missing:
+        complaint = f"no {' and '.join(missing)} here (Debian: apt-get install sshfs openssh-sftp-server)"
+        assert os.environ.get("CI") != "true" or os.geteuid() != 0, complaint
+        return complaint
+    with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(HangingDirectory(Path(place, "backing"), Path(place, "mount")))
+        except subprocess.CalledProcessError:
+            return "nothing can be mounted by FUSE here"
+    return ""
 
 
 class HangingDirectory:
