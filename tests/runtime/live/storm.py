@@ -190,6 +190,10 @@ def run(storm: Storm, directory: Path) -> Found:
                 acknowledged += submit(cluster, due, f"storm-{storm.seed}-{k}")
             troubler.do(Fault(fault))
             time.sleep(float(rng.exponential(storm.between_s)))
+        for fault, count in storm.faults.items():  # those that found nothing to kill or pause once more
+            for _ in range(count - troubler.done[fault]):
+                troubler.do(fault)
+                time.sleep(float(rng.exponential(storm.between_s)))
         troubler.end()
         in_use_s = until_in_use(cluster, witnessed, storm)
         (witnessed / HURRY).touch()
