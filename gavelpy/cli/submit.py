@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -222,15 +223,16 @@ def _show_next_steps(numbers: Sequence[int]) -> None:
     notify(f"until over:   gavel wait {_listed(numbers)}")
 
 
-_LISTED_MAX = 6
+_SHORTENED_FROM = 7
 
 
 def _listed(numbers: Sequence[int]) -> str:
     """These numbers as arguments that can be copied to a shell; many consecutive ones by `seq`."""
-    first, last = numbers[0], numbers[-1]
-    if len(numbers) > _LISTED_MAX and list(numbers) == list(range(first, last + 1)):
-        return f"$(seq {first} {last})"
-    return " ".join(map(str, numbers))
+    words: list[str] = []
+    for _, run in groupby(enumerate(numbers), key=lambda item: item[1] - item[0]):
+        found = [number for _, number in run]
+        words += [f"$(seq {found[0]} {found[-1]})"] if len(found) >= _SHORTENED_FROM else map(str, found)
+    return " ".join(words)
 
 
 def _show_forecasts(answer: client_pb2.SubmitJobsResponse, output: Output) -> None:
