@@ -37,7 +37,7 @@ def why_not() -> str:
     with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as stack:
         try:
             stack.enter_context(HangingDirectory(Path(place, "backing"), Path(place, "mount")))
-        except subprocess.CalledProcessError:
+        except subprocess.SubprocessError:
             return "nothing can be mounted by FUSE here"
     return ""
 
