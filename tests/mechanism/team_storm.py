@@ -13,6 +13,7 @@ import numpy as np
 from gavelpy.mechanism.commands import Command, RoundPlan, SolveAllocation
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import (
+    NO_INTS,
     AllocationSolved,
     Event,
     JobCancelled,
@@ -32,6 +33,7 @@ from gavelpy.mechanism.non_preemptible import is_barred
 from gavelpy.mechanism.priority_classes import PriorityClass
 from gavelpy.mechanism.reasons import reasons
 from gavelpy.mechanism.teams import Team
+from gavelpy.model.arrays import Ints
 from gavelpy.model.job import JobId, JobSpec, NodeId
 from tests.mechanism.builders import make_mechanism
 
@@ -80,6 +82,8 @@ class TeamStorm:
     def carry_out(self, command: Command) -> None:
         if isinstance(command, SolveAllocation):
             self.question = command
+        if isinstance(command, RoundPlan):
+            self.check_given(command.grant_jobs)
         if isinstance(command, RoundPlan) and command.round > self.round:
             self.round = command.round
             self.check_owed()
@@ -225,11 +229,23 @@ class TeamStorm:
         for (name, t), count in self.held().items():
             assert count <= quota[name].get(TYPES[t], np.inf), f"{name} holds {count} {TYPES[t]}"
 
-    def promised_or_kept(self, name: str, gpu_type: str) -> int:
+    def check_given(self, granted: Ints) -> None:
+        """New leases that could not be given back leave other teams what is guaranteed to them."""
+        core, jobs = self.core, self.core.jobs
+        if self.features & {"classes", "reserved"}:
+            return
+        new = granted[is_barred(jobs, core.settings, granted)]
+        for column in np.unique(jobs.lease_type[new]).tolist():
+            gpu_type = core.pool.gpu_types[column]
+            needed = self.promised_or_kept("", gpu_type, without=new)
+            if needed <= core.pool.counts[column]:
+                assert self.promised_or_kept("", gpu_type) <= core.pool.counts[column], f"{new} took {gpu_type}"
+
+    def promised_or_kept(self, name: str, gpu_type: str, without: Ints = NO_INTS) -> int:
         """GPUs that a team's own jobs hold and could not give back, and at least what is guaranteed to teams below."""
         core, jobs = self.core, self.core.jobs
         guaranteed = {team.name: team.guaranteed.get(gpu_type, 0) for team in self.teams}
-        rows = jobs.leased[is_barred(jobs, core.settings, jobs.leased)]
+        rows = np.setdiff1d(jobs.leased[is_barred(jobs, core.settings, jobs.leased)], without)
         own = {
             gpu
             for row in rows.tolist()
@@ -237,7 +253,7 @@ class TeamStorm:
             for gpu in jobs.gpus_held(row).tolist()
         }
         below = [team.name for team in self.teams if team.parent == name]
-        return len(own) + sum(max(guaranteed[one], self.promised_or_kept(one, gpu_type)) for one in below)
+        return len(own) + sum(max(guaranteed[one], self.promised_or_kept(one, gpu_type, without)) for one in below)
 
     def fits(self, row: int, gpu_type: str, held: dict[tuple[str, int], int]) -> bool:
         """Whether quotas leave a job so many more GPUs as it needs."""
