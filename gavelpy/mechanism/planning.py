@@ -234,7 +234,7 @@ class Planner:
         if not self.settings.keep_unsaved:
             return None  # no gang waits for jobs that are not preempted: see reservations.waiting_gangs
         gangs = reservations.waiting_gangs(self.leases, self.settings, self.exempt, self.now_s, self.is_solved)
-        return reservations.reserved(self.leases, self.exempt, self.among(gangs), self.sets)
+        return reservations.reserved(self.leases, self.settings, self.exempt, self.among(gangs), self.sets)
 
     @cached_property
     def protected(self) -> Chosen:

@@ -44,7 +44,9 @@ NO_GANG = -1
 NOT_HELD = -1
 
 
-def reserved(leases: LeaseBook, exempt: NonPreemptible, gangs: Ints, sets: NodeSets | None) -> Reserved | None:
+def reserved(
+    leases: LeaseBook, settings: MechanismSettings, exempt: NonPreemptible, gangs: Ints, sets: NodeSets | None
+) -> Reserved | None:
     """What is reserved now for these gangs, the first come first; None where nothing is.
 
     `sets`: the GPUs that jobs may use; None = all.
@@ -55,11 +57,12 @@ def reserved(leases: LeaseBook, exempt: NonPreemptible, gangs: Ints, sets: NodeS
     open_gpus = pool.usable_counts if exempt.open_gpus is None else pool.domain_counts(exempt.open_gpus)
     usable = pool.usable_counts
     gang_of = np.full(len(pool.domain_type), NO_GANG)
-    for row in gangs.tolist():
+    may_hold = can_ever_hold(jobs, pool, settings, gangs)[:, pool.domain_type]
+    for row, is_allowed in zip(gangs.tolist(), may_hold, strict=True):
         if sets is not None:
             usable = pool.domain_counts(pool.usable & sets.of(row))
             open_gpus = pool.domain_counts(leases.open_gpus(exempt.jobs) & sets.of(row))
-        domain = _best_lot(leases, row, usable, open_gpus, gang_of == NO_GANG)
+        domain = _best_lot(leases, row, usable, open_gpus, (gang_of == NO_GANG) & is_allowed)
         if domain != NOT_THERE:
             gang_of[domain] = row
         if (gang_of != NO_GANG).all():
@@ -92,7 +95,7 @@ def mark(
     rows, types = reserved.gang[taken], pool.domain_type[taken]
     waits = jobs.lease[rows] < 0
     if is_solved:
-        waits &= ~can_run_in_class(jobs, pool, settings, rows, exempt.open_gpus).any(axis=1)
+        waits &= _is_blocked(leases, settings, exempt, rows)
     jobs.held_type[rows[waits]] = types[waits]
     jobs.any_held = jobs.any_held or bool(waits.any())
 
@@ -157,22 +160,26 @@ def waiting_gangs(
     rows = rows[non_preemptible.may_begin(jobs, rows, now_s)]
     if pool.any_unreachable:
         rows = rows[~jobs.marks(leases_on(jobs, pool, pool.unreachable))[rows]]
-    could_run = can_run(jobs, pool, rows)
-    if settings.limits_teams and len(rows):
-        could_run &= can_ever_hold(jobs, pool, settings, rows)
-    fits = could_run.any(axis=1)
+    fits = (can_run(jobs, pool, rows) & can_ever_hold(jobs, pool, settings, rows)).any(axis=1)
     is_next = jobs.held_type[rows] != NOT_HELD
     if is_solved:
         is_next &= jobs.total("target")[rows].any(axis=1)
-    is_blocked = ~can_run_in_class(jobs, pool, settings, rows, exempt.open_gpus).any(axis=1)
-    rows = rows[fits & (is_blocked | is_next)]
+    rows = rows[fits & (_is_blocked(leases, settings, exempt, rows) | is_next)]
     return np.asarray(rows[np.argsort(jobs.rank[rows], kind="stable")])
+
+
+def _is_blocked(leases: LeaseBook, settings: MechanismSettings, exempt: NonPreemptible, rows: Ints) -> Bools:
+    """Whether exempt jobs leave too few GPUs of each type that these jobs may have, (K,)."""
+    jobs, pool = leases.jobs, leases.pool
+    open_to = can_run_in_class(jobs, pool, settings, rows, exempt.open_gpus)
+    return np.asarray(~(open_to & can_ever_hold(jobs, pool, settings, rows)).any(axis=1))
 
 
 def _best_lot(leases: LeaseBook, row: int, usable: Ints, open_gpus: Ints, is_left: Bools) -> int:
     """The domain that a gang waits for, or NOT_THERE if others have reserved all domains in which it could run.
 
-    `usable` and `open_gpus` (L,): GPUs of each domain that it may use, in all and without those of exempt jobs.
+    `usable` and `open_gpus` (L,): GPUs of each domain that it may use, in all and without those of exempt jobs;
+    `is_left` (L,): the domains that are not reserved yet, and of which limits of teams let it have GPUs.
     """
     jobs, pool = leases.jobs, leases.pool
     home = int(pinned_directory(jobs, np.array([row]))[0])

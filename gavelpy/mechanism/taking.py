@@ -88,30 +88,32 @@ class Left:
     def _find_in(self, room: AnyRoom, slot: int, need: int, job: int, partner: int) -> int:
         """As `find`, with the nodes that jobs may use. GPUs reserved for a gang are those that it may use."""
         assert self._domains is not None, "room is part of the domains"
-        reserved, kind = self._reserved, room.kind(job, partner)
-        is_barred = reserved is not None and (reserved.barred[job] or (partner >= 0 and reserved.barred[partner]))
+        kind, is_barred = room.kind(job, partner), self._is_barred(job, partner)
         for domain in self._domains.of_slot(slot):
-            waits = is_barred and not self._is_own(domain, need, job, partner) and self._gang[domain] >= 0
+            waits = is_barred and self._gang[domain] >= 0 and not self._may_pass(domain, need, job, partner)
             behind = (room.kind(self._gang[domain]), self._gpus[domain]) if waits else None
             if need <= self.free[domain] and room.fits(domain, kind, need, behind):
                 return domain
         return NOT_THERE
 
-    def _is_own(self, domain: int, need: int, job: int, partner: int) -> bool:
-        """Whether a domain is reserved for these jobs, or for a gang from which guarantees of teams keep the GPUs."""
+    def _is_barred(self, job: int, partner: int) -> bool:
+        """Whether these jobs may not take reserved GPUs."""
+        reserved = self._reserved
+        return reserved is not None and bool(reserved.barred[job] or (partner >= 0 and reserved.barred[partner]))
+
+    def _may_pass(self, domain: int, need: int, job: int, partner: int) -> bool:
+        """Whether these jobs may take GPUs reserved for a gang: one of them is the gang, or its team is owed them."""
         gang, domains, teams = self._gang[domain], self._domains, self._teams
-        if gang < 0 or gang in (job, partner):
-            return gang >= 0
-        if domains is None or teams is None or partner >= 0:
-            return False
-        return teams.owes(domains.kind(domain), need, job, gang)
+        if gang in (job, partner) or domains is None or teams is None:
+            return gang in (job, partner)
+        return partner < 0 and teams.owes(domains.kind(domain), need, job, gang)
 
     def _open_to(self, need: int, job: int, partner: int) -> tuple[list[int], int]:
         """GPUs of each domain that these jobs may use, and a key for jobs with the same answer."""
-        reserved = self._reserved
-        if reserved is None or not (reserved.barred[job] or (partner >= 0 and reserved.barred[partner])):
+        if not self._is_barred(job, partner):
             return self.free, -2
-        own = [domain for domain in range(len(self._gang)) if self._is_own(domain, need, job, partner)]
+        held = [domain for domain, gang in enumerate(self._gang) if gang >= 0]
+        own = [domain for domain in held if self._may_pass(domain, need, job, partner)]
         if not own:
             return self._unreserved, -1
         return [self.free[k] if k in own else count for k, count in enumerate(self._unreserved)], job

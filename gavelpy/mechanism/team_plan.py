@@ -67,6 +67,8 @@ def can_ever_hold(jobs: JobTable, pool: GpuPool, settings: MechanismSettings, ro
     It could not beyond the quotas of its teams, nor, if it would not be preempted, where it needs GPUs that are
     guaranteed to other teams.
     """
+    if not settings.limits_teams:
+        return np.ones((len(rows), len(pool.gpu_types)), dtype=np.bool_)
     limits = limits_of_jobs(jobs, pool, settings, rows)
     least = sizes.smallest(jobs, rows)
     found, T = limits.fits(least), limits.type_count

@@ -135,6 +135,24 @@ def test_a_gang_that_can_never_run_reserves_nothing(teams: tuple[Team, ...]) -> 
     assert (core.jobs.lease[1], core.jobs.lease_type[2]) == (-1, 0)
 
 
+def test_a_gang_reserves_no_type_that_its_quota_keeps_it_from_but_another_one() -> None:
+    teams = (Team("of_gang", quota={"k80": 1}), Team("other"))
+    a, b = make_spec("a", entity="other"), make_spec("b", entity="other")
+    core = running_core(a, b, servers=[("v100", 2), ("k80", 2)], keep_unsaved=True, teams=teams)
+    tell(core, JobSubmitted(make_spec("gang", gpus=2, rates=BOTH, entity="of_gang")), 10.0)
+    tell(core, JobSubmitted(make_spec("c", entity="other")), 10.0)
+    plan(core, 10.0)
+
+    finish(core, 0, 20.0)
+    plan(core, 20.0)
+    waits = core.jobs.lease[[2, 3]].tolist()
+    finish(core, 1, 30.0)
+    plan(core, 30.0)
+
+    assert waits == [-1, -1]
+    assert (core.jobs.lease_type[2], core.jobs.lease[3]) == (0, -1)
+
+
 @pytest.mark.parametrize(("team_of_gang", "starts"), [("lab", True), ("owed", False)])
 def test_what_is_guaranteed_to_a_team_is_not_reserved_for_gangs_of_others(team_of_gang: str, *, starts: bool) -> None:
     """Two of four GPUs are free, and one of them is guaranteed to a team of job c; the gang needs three."""
